@@ -477,10 +477,10 @@ def test_the_window_is_for_the_longest_round_trip() -> None:
     story.again(START + 691 * MS, 600)
     chosen = asked_for(story)
     assert chosen["transport_lbtrm_nak_initial_backoff_interval"]["value"] == 91, "TWO's median"
-    # The peak, for 91 + 3 * (twice what the slowest repair took) + 2 * 37 ms.
-    peak, backoff = 100 * 174 * 10, 2 * 91
+    # The peak, for 91 + 3 * 91 + 2 * 37 ms: twice the slowest answer to a single NAK is below the initial back-off.
+    peak = 100 * 174 * 10
     window = chosen["transport_lbtrm_transmission_window_size"]
-    assert window["value"] == peak * (91 + 3 * backoff + 2 * 37) // 1000
+    assert window["value"] == peak * (91 + 3 * 91 + 2 * 37) // 1000
     assert (window["losses_helped"], window["receivers"]) == (0, [])
 
     again = Story()
@@ -489,7 +489,22 @@ def test_the_window_is_for_the_longest_round_trip() -> None:
     again.nak(START + 690 * MS, TWO, 600)
     again.again(START + 691 * MS, 600)
     window = asked_for(again)["transport_lbtrm_transmission_window_size"]
-    assert window["value"] == peak * (91 + 3 * backoff + 2 * 91) // 1000
+    assert window["value"] == peak * (91 + 3 * 2 * 91 + 2 * 91) // 1000
+
+
+def test_waits_for_lost_repairs_are_no_times_of_the_path() -> None:
+    """A tenth of the repairs is lost, and the next NAK comes a second later: the back-off stays that of the others."""
+    story = Story()
+    story.stream(START, MS, 1, 2000)
+    for sqn in range(100, 1100, 10):
+        nak_ns = START + sqn * MS + 50 * MS
+        for again_ns in (0, 1000 * MS) if sqn % 100 == 0 else (0,):
+            story.nak(nak_ns + again_ns, ONE, sqn)
+            story.again(nak_ns + again_ns + 150 * US, sqn)
+    story.nak(START + 1510 * MS, ONE, 1500)
+    story.nak(START + 1520 * MS, ONE, 1500)
+    story.again(START + 1521 * MS, 1500)
+    assert asked_for(story)["transport_lbtrm_nak_backoff_interval"]["value"] == 1
 
 
 def test_no_data_limit_where_it_would_not_be_reached() -> None:

@@ -126,6 +126,7 @@ def _known(
     """Return one row per session with the inputs of all rules."""
     key, trip, naks = list(SESSION), request_ns(), pl.col("naks")
     open_still = pl.col("repaired_ns").is_null()
+    answered = trip.filter(naks == 1)
     about = lost.group_by(key).agg(
         lost=pl.len().cast(pl.Int64),
         asked_again=(naks > 1).sum().cast(pl.Int64),
@@ -134,15 +135,15 @@ def _known(
         losing=_receivers(),
         repeating=_receivers(naks > 1),
         unrepairing=_receivers(open_still),
-        longest_trip_ns=pl.coalesce(trip.filter(naks == 1).max(), trip.max()),
+        longest_trip_ns=pl.coalesce(answered.max(), trip.max()),
+        # A wait that includes a lost retransmission or a refused NAK is no time of the path.
+        repair_ns=pl.coalesce(answered.quantile(0.99, "equiprobable").cast(pl.Int64), trip.max()),
     )
     in_bursts = incidents.filter(pl.col("cause") == "burst")
     burst = in_bursts.group_by(key).agg(
         burst_ns=pl.col("longest_run_ns").max(), burst_lost=pl.col("lost").sum(), bursting=_receivers()
     )
-    waits = latencies.group_by(key).agg(
-        usual_trip_ns=pl.col("request_p50").max(), repair_ns=pl.col("request_p99").max()
-    )
+    waits = latencies.group_by(key).agg(usual_trip_ns=pl.col("request_p50").max())
     whole = about
     for more in (burst, waits, _volumes(rated), _lossy_rates(in_bursts, rated)):
         whole = whole.join(more, key, "left")
