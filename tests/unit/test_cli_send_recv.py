@@ -457,7 +457,7 @@ def test_a_reader_that_goes_away_is_no_crash(start: Start) -> None:
 
 
 def test_a_full_disk_is_reported_with_the_result(start: Start) -> None:
-    """`recv --output` to a full disk reports both what was received and that the file is incomplete."""
+    """`recv --output` to a full disk reports both the result so far and that the file is incomplete."""
     receiver = start("recv", "full", "--count", "2", "--output", "/dev/full", "--json")
     ready(receiver)
     sender = start("send", "full", "--wait-receivers", "1")
