@@ -19,6 +19,9 @@
  * have passed since the last NAK or NCF. In every state the back-off still applies: it finds the loss of the last
  * retransmission, after which none arrives.
  *
+ * An NCF with reason ignored is sent after the retransmission. If it arrives first, the next NAK waits only until the
+ * source serves it, at least for the back-off (nak_timers.c): a forged NCF causes no NAK.
+ *
  * Only with measured timers. The NAK follows the evidence (repair_evidence.h), without which the source might ignore
  * it.
  *
