@@ -175,6 +175,8 @@ static enum um_sim_drop_reason fate(um_sim_host *host, const um_sim_datagram *da
     bool cut_off = datagram->from_host >= 0 && world->hosts[datagram->from_host]->faults.partitioned;
     if (host->faults.partitioned || cut_off)
         return UM_SIM_DROP_PARTITION;
+    if (host->faults.path_bytes != 0 && datagram->length > host->faults.path_bytes)
+        return UM_SIM_DROP_LOSS;
     if (is_lost_in_burst(host, &world->random) || chance(&world->random, host->faults.loss_ppm))
         return UM_SIM_DROP_LOSS;
     return chance(&world->random, host->faults.corrupt_ppm) ? UM_SIM_DROP_CHECKSUM : UM_SIM_DROP_NONE;

@@ -17,12 +17,13 @@ static const um_sim_session *session_of(const um_sim_publisher *publisher)
     return publisher->world->sources[publisher->topic->source]->session;
 }
 
-/* LBMC bytes that fit a datagram now, by the path and options of the run. */
+/* LBMC bytes that fit a datagram now, by the path, the options of the run and path MTU discovery. */
 static uint32_t body_max(const um_sim_publisher *publisher)
 {
     const um_sim_session *session = session_of(publisher);
     uint32_t path = session->host->config.path_bytes, configured = session->core.config.datagram_max_bytes;
-    return (path < configured ? path : configured) - UM_LBTRM_DATA_BYTES;
+    uint32_t most = path < configured ? path : configured, found = session->core.path.bytes;
+    return (found < most ? found : most) - UM_LBTRM_DATA_BYTES;
 }
 
 /* Header bytes of a message outside an explicit batch. */

@@ -67,6 +67,7 @@ static void draw_session(const um_sim_scenario *scenario, uint32_t index, um_sou
         scenario->kind == UM_SIM_HARSH      ? um_draw_between(random, WINDOW_BYTES_MIN, session->term_length)
         : scenario->kind == UM_SIM_WINDOWED ? um_draw_between(random, 24 * 1024, session->term_length)
                                             : session->term_length;
+    session->path_floor_bytes = session->session_id & 8 ? UM_DATAGRAM_BYTES_MIN : 0;
     draw_flow(scenario, session, random);
 }
 
@@ -136,6 +137,8 @@ static void draw_host(const um_sim_scenario *scenario, um_sim_host_config *host,
 
 static void draw_faults(um_sim_faults *faults, um_random *random)
 {
+    um_random paths = {
+        um_random_next(&(um_random){random->state})}; /* separate, so that other draws stay as they were */
     *faults = (um_sim_faults){.delay_ns = um_draw_between_ns(random, 5 * US, 3 * MS)};
     faults->jitter_ns = um_draw_percent(random, 50) ? um_draw_between_ns(random, 0, faults->delay_ns) : 0;
     faults->loss_ppm = um_draw_percent(random, 70) ? um_draw_between(random, 0, PPM / 7) : 0;
@@ -151,6 +154,7 @@ static void draw_faults(um_sim_faults *faults, um_random *random)
     faults->corrupt_ppm = um_draw_percent(random, 20) ? um_draw_between(random, 0, PPM / 50) : 0;
     faults->replay_ppm = um_draw_percent(random, 25) ? um_draw_between(random, 0, PPM / 20) : 0;
     faults->garbage_ppm = um_draw_percent(random, 25) ? um_draw_between(random, 0, PPM / 20) : 0;
+    faults->path_bytes = um_draw_percent(&paths, 25) ? um_draw_between(&paths, UM_DATAGRAM_BYTES_MIN, 2000) : 0;
 }
 
 static void draw_transport(const um_sim_scenario *scenario, um_receiver_session_config *transport, um_random *random)

@@ -71,7 +71,8 @@ typedef struct um_sim_faults {
     int64_t delay_ns;
     int64_t jitter_ns;
     int64_t reorder_ns;
-    bool partitioned; /* nothing is sent or received */
+    uint32_t path_bytes; /* longer datagrams to this host are lost; 0: none */
+    bool partitioned;    /* nothing is sent or received */
 } um_sim_faults;
 
 /* How a receiver fetches messages that sources retain. */

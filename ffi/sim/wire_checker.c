@@ -13,7 +13,9 @@ bool um_sim_wire_init(um_sim_wire_session *wire, um_sim_world *world, const um_s
                                   .next_sqn = session->core.config.initial_sqn,
                                   .trail_sqn = session->core.config.initial_sqn};
     wire->body_hashes = um_sim_take(world, UM_SIM_WIRE_SQNS_MAX * sizeof *wire->body_hashes);
-    return wire->body_hashes != NULL;
+    wire->assembly[0].memory = um_sim_take(world, UM_DATAGRAM_ASSEMBLY_BYTES);
+    wire->assembly[1].memory = um_sim_take(world, UM_DATAGRAM_ASSEMBLY_BYTES);
+    return wire->body_hashes != NULL && wire->assembly[0].memory != NULL && wire->assembly[1].memory != NULL;
 }
 
 static uint64_t hash_of(const uint8_t *data, uint32_t length)
@@ -171,6 +173,28 @@ static void check_data(um_sim_world *world, um_sim_wire_session *wire, const um_
     check_body(world, wire, packet);
 }
 
+/* A datagram sent in pieces obeys the rules of a whole one. */
+static void check_piece(um_sim_world *world, um_sim_wire_session *wire, const um_packet *packet, um_address to)
+{
+    um_lbmc_message message;
+    um_datagram_piece piece;
+    um_packet whole;
+    uint32_t length;
+    if (packet->body_length == 0 ||
+        um_lbmc_decode(packet->body, packet->body_length, &message, &length) != UM_DGRAM_OK ||
+        !um_datagram_piece_decode(&message, length, packet->body, packet->body_length, &piece))
+        return;
+    um_datagram_assembly *assembly = &wire->assembly[piece.sqn == wire->next_sqn];
+    if (!um_datagram_assembly_add(assembly, wire, &piece))
+        return;
+    if (um_lbtrm_decode(assembly->memory, piece.total_bytes, &whole) != UM_DGRAM_OK || whole.type != UM_LBTRM_DATA ||
+        whole.sqn != piece.sqn)
+        um_sim_complain(world, "t=%lld ns: the pieces of sqn %u are not a datagram", (long long)world->now_ns,
+                        piece.sqn);
+    else
+        check_data(world, wire, &whole, to);
+}
+
 static void check_sm(um_sim_world *world, um_sim_wire_session *wire, const um_packet *packet)
 {
     check_trail(world, wire, packet->trail);
@@ -291,6 +315,7 @@ void um_sim_wire_on_sent(um_sim_wire_session *wires, uint32_t count, const um_si
         break;
     case UM_LBTRM_SM:
         check_sm(world, wire, &packet);
+        check_piece(world, wire, &packet, datagram->to);
         break;
     case UM_LBTRM_NAK:
         check_nak(world, wire, host, &packet);

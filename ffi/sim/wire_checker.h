@@ -6,6 +6,7 @@
 #ifndef UM_SIM_WIRE_CHECKER_H
 #define UM_SIM_WIRE_CHECKER_H
 
+#include "core/wire/datagram_piece.h"
 #include "sim/published.h"
 
 enum {
@@ -25,6 +26,7 @@ typedef struct um_sim_wire_session {
         uint16_t port;
         uint32_t next_sqn;
     } clients[UM_SIM_HOSTS_MAX][UM_SIM_WIRE_PORTS];
+    um_datagram_assembly assembly[2];                    /* datagrams in pieces: sent again, and new */
     uint64_t *body_hashes;                               /* by sqn - initial_sqn */
     int64_t *next_nak_ns[UM_SIM_HOSTS_MAX];              /* by host, by sqn - initial_sqn: earliest time of a NAK */
     const um_receiver_session *asking[UM_SIM_HOSTS_MAX]; /* the sessions of those NAKs */

@@ -2,7 +2,7 @@
 
 #include "core/wire/datagram_piece.h"
 
-enum { HEAD_BYTES = UM_LBTRM_SM_BYTES + UM_DATAGRAM_PIECE_BYTES };
+enum { HEAD_BYTES = UM_LBTRM_SM_BYTES + UM_DATAGRAM_PIECE_BYTES, SQN_AT = 8, FLAGS_AT = 16 };
 
 /* Makes parts of `length` bytes of the datagram from `from` on. Returns their number. */
 static uint32_t cut(const um_tx *datagram, uint32_t from, uint32_t length, um_part *parts)
@@ -45,11 +45,19 @@ int um_oversize_send(um_source_session *session, const um_tx *datagram)
     bool is_path = path->bytes < path->ceiling_bytes && um_path_mtu_has_reports(path);
     if (!is_path || count > UM_DATAGRAM_PIECES_MAX)
         return session->link->ops->send_oversize(session->link, session->config.group, datagram);
-    um_datagram_piece piece = {um_load_be32(datagram->parts[0].data + 8), datagram->length, 0, (uint8_t)count, NULL};
+    um_datagram_piece piece = {um_load_be32(datagram->parts[0].data + SQN_AT), datagram->length, 0, (uint8_t)count,
+                               NULL};
+    bool is_retransmission = datagram->parts[0].data[FLAGS_AT] & UM_LBTRM_FLAG_RETRANSMISSION;
+    um_cut_datagram *cut = &session->cut[is_retransmission];
+    if (cut->sqn == piece.sqn && cut->count == count)
+        piece.index = cut->next;
+    cut->count = 0;
     for (; piece.index < count; piece.index++) {
         int sent = send_piece(session, datagram, &piece);
-        if (sent <= 0)
+        if (sent <= 0) {
+            *cut = (um_cut_datagram){piece.sqn, piece.count, piece.index};
             return sent;
+        }
     }
     UM_COUNT(session->counters.datagrams_sent_in_pieces, 1);
     return 1;

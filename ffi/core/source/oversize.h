@@ -4,7 +4,7 @@
  * datagram is sent in pieces (datagram_piece.h).
  *
  * Threads: the holder of the sender lock. Memory: none. Errors: those of the link; the caller offers the datagram
- * again, and pieces that were sent already are harmless.
+ * again, which goes on with the first piece that was not sent: a link that is never empty would not take all at once.
  */
 #ifndef UM_CORE_OVERSIZE_H
 #define UM_CORE_OVERSIZE_H

@@ -80,6 +80,13 @@ typedef struct um_sent {
     uint8_t is_confirmed; /* an NCF was sent in this ignore interval (UM-130) */
 } um_sent;
 
+/* A datagram of which the link has accepted only some pieces (oversize.h). */
+typedef struct um_cut_datagram {
+    uint32_t sqn;
+    uint8_t count; /* number of pieces; 0: there is none */
+    uint8_t next;  /* the first piece that was not accepted */
+} um_cut_datagram;
+
 struct um_source;
 struct um_retention;
 
@@ -133,6 +140,7 @@ typedef struct um_source_session {
     struct um_source *sources;
     um_source_timing timing;
     um_path_mtu path;
+    um_cut_datagram cut[2]; /* new data, and a retransmission */
     um_receiver_accounting accounting;
     um_repair_budget repair_budget;
     int64_t nonmembers_noisy_ns; /* last event about NAKs over the share from any non-member: addresses may be forged */
