@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyroute2 import IPRoute
 
-from tests.netns.contexts import Member, members
+from tests.netns.contexts import Member, members, numbered
 from tests.waiting import collect, wait_for
 from umstack import Context, Receiver, Source
 from umstack.lab import Host, Lab
@@ -62,7 +62,7 @@ class Stream:
 
     def passes(self) -> None:
         """Send messages and check that all arrive in order."""
-        messages = [b"%d" % number for number in range(COUNT)]
+        messages = numbered(COUNT, 1000)
         self.source.send_many(messages, flush=True)
         assert [message.data for message in collect(self.receiver, COUNT, 15)] == messages
 
