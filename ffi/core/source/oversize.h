@@ -4,7 +4,8 @@
  * datagram is sent in pieces (datagram_piece.h).
  *
  * Threads: the holder of the sender lock. Memory: none. Errors: those of the link; the caller offers the datagram
- * again, which goes on with the first piece that was not sent: a link that is never empty would not take all at once.
+ * again, and sending continues with the first piece that was not sent: a busy link may never have space for all of
+ * them at once.
  */
 #ifndef UM_CORE_OVERSIZE_H
 #define UM_CORE_OVERSIZE_H
