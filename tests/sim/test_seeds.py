@@ -67,6 +67,8 @@ ATTACKED_REGRESSIONS = {
     79: "replayed datagrams ended a session: joined again, it started with one of them, delivered before",
     107: "the trail of a forged session message gave up recoverable losses",
     270: "claims of abandoned bases stayed in the loss map",
+    50003757: "the first NCF that refused a NAK let the next NAK come within 0.1 ms of it",
+    50014302: "as 50003757",
     1197: "a session ended by replays a second time started with a replayed datagram",
     165968691358104: "the simulator kept a claim open while receivers counted as gone, until it was unblocked",
 }

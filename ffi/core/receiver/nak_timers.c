@@ -31,6 +31,7 @@ static void suppress(um_receiver_session *session, um_loss *loss, bool is_repair
         next_ns = now_ns + um_recovery_timing_refused_ns(&session->timing, session->reported_trip_ns);
     int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
     next_ns = next_ns > loss->deadline_ns ? next_ns : loss->deadline_ns;
+    next_ns = next_ns > loss->floor_ns ? next_ns : loss->floor_ns;
     um_loss_map_reschedule(&session->losses, loss, um_earliest_ns(next_ns, give_up_ns));
 }
 
