@@ -230,6 +230,26 @@ TEST("", "a forged session message far ahead does not move the session, not even
     receiving_close(f);
 }
 
+TEST("UM-128", "a lead further ahead than any window is refused and counted, and nothing is NAKed for it")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    uint32_t next = f->session.next_sqn;
+    tick(f, NS_PER_S);
+    receive_sm(f, 7, next + (1u << 30) + 1, 100);
+    receive_sm(f, 8, next + INT32_MAX - 100, 100);
+    tick(f, NS_PER_S);
+    CHECK_EQ(f->session.counters.dgrams_dropped_other, 2);
+    CHECK_EQ(f->session.losses.count, 0);
+    CHECK_EQ(f->naks, 0);
+    receive_sm(f, 9, next + (1u << 30), 100); /* the furthest lead that can be claimed */
+    CHECK_EQ(f->session.counters.dgrams_dropped_other, 2);
+    CHECK_EQ(f->session.losses.count, 1);
+    for (uint32_t s = 0; s < 12; s++)
+        tick(f, NS_PER_S);
+    check_goes_on(f);
+    receiving_close(f);
+}
+
 TEST("UM-128", "session messages alone, with forged lead and trail, cause no loss")
 {
     uint32_t leads[] = {1000, LOSS_CAPACITY / 16, 60000, LOSS_CAPACITY};

@@ -348,6 +348,28 @@ TEST("UX-11", "if the link is full after some copies, the other clients are sent
     session_close(f);
 }
 
+TEST("UX-11", "a client that leaves while it is behind holds nobody, and is no longer counted as behind")
+{
+    fixture *f = lbtru_open(8);
+    um_source *source = source_open(f, ORDERS, 0);
+    uint32_t id = connect_client(f, A);
+    connect_client(f, B);
+    send_text(f, source, "x", UM_SEND_FLUSH);
+    f->link.space = 1; /* the copy for A, the first client; B is behind */
+    run_sender(f);
+    CHECK_EQ(f->session->clients.behind_count, 1);
+    uint8_t out[UM_STATUS_DATAGRAM_BYTES_MAX];
+    um_session_id identity = {.session_id = SID, .transport = UM_TRANSPORT_LBTRU};
+    um_status_message leave = {.receiver_id = 1, .flags = UM_STATUS_LEAVE};
+    from_client(f, A, out, um_status_write(out, &identity, id, &leave));
+    CHECK_EQ(f->session->clients.behind_count, 1); /* A was not behind */
+    id = um_client_map_id(&f->session->clients, B);
+    from_client(f, B, out, um_status_write(out, &identity, id, &leave));
+    CHECK_EQ(f->session->clients.count, 0);
+    CHECK_EQ(f->session->clients.behind_count, 0);
+    session_close(f);
+}
+
 TEST("UX-1 UX-4", "the data rate limit counts every copy, and new data only")
 {
     um_source_session_config config = lbtru_config(8);

@@ -130,9 +130,9 @@ static void *watch_cleaning(void *argument)
     cleaning *c = argument;
     for (int round = 1; round <= CLEANINGS; round++) {
         while (atomic_load(&c->asked) != round)
-            ;
+            sched_yield();
         while (atomic_load_explicit(&c->log->states[0], memory_order_acquire) != 0)
-            ;
+            sched_yield();
         for (uint32_t i = 1; i < CLEANED_WORDS; i++)
             CHECK_EQ(atomic_load_explicit(&c->log->states[i], memory_order_relaxed), 0);
         atomic_store(&c->done, round);
@@ -157,7 +157,7 @@ TEST("AE-48", "the first word of a cleaned range is zeroed last")
         um_log_conduct(c.log, TERM + CLEANED_BYTES, CLEANED_BYTES);
         CHECK_EQ(c.log->clean_position, CLEANED_BYTES);
         while (atomic_load(&c.done) != round)
-            ;
+            sched_yield();
     }
     pthread_join(watcher, NULL);
     free(memory);
@@ -368,7 +368,7 @@ static void *send_unflushed(void *argument)
     inline_publisher *p = argument;
     for (int round = 1; round <= ROUNDS; round++) {
         while (atomic_load(p->round) != 2 * round - 1)
-            ;
+            sched_yield();
         send_one(p, (const uint8_t *)"aaaa", 4, 0);
         atomic_fetch_add(p->round, 1);
     }
@@ -388,7 +388,7 @@ TEST("AE-11 UM-27", "a flush covers a frame that another thread has claimed but 
             atomic_signal_fence(memory_order_seq_cst);
         send_one(&own, (const uint8_t *)"bbbbb", 5, UM_SEND_FLUSH);
         while (atomic_load(&round) != 2 * i)
-            ;
+            sched_yield();
         CHECK(atomic_load(&f->session->sender_position) >= atomic_load(&f->session->flush_limit));
     }
     pthread_join(other.thread, NULL);

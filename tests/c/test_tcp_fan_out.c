@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include "core/foundation/random.h"
+#include "core/wire/tcp_control.h"
 #include "io/tcp_fan_out.h"
 #include "support.h"
 
@@ -180,6 +181,28 @@ TEST("", "source-paced: a slow client loses whole messages, each counted, and is
     CHECK_EQ(f->fan_out.clients[2].lost_messages, f->sent_messages - idle);
     CHECK(f->session.events.count >= 2);
     CHECK_EQ(f->session.events.ring[0].kind, UM_SOURCE_RECEIVER_LOSES);
+    fixture_close(f);
+}
+
+TEST("", "source-paced: control messages that a slow client does not get are not counted as lost messages")
+{
+    enum { CONTROLS = 100 };
+    fan_out_fixture *f = fixture_open(true, false);
+    um_tcp_client *slow = &f->fan_out.clients[0];
+    while (slow->lost_messages == 0)
+        send_batch(f);
+    uint8_t datagram[UM_LBTRM_DATA_BYTES + CONTROLS * UM_LBMC_CONTROL_BYTES];
+    um_lbtrm_write_data(datagram, 1, 2, 3, 3, false);
+    for (uint32_t i = 0; i < CONTROLS; i++)
+        um_tcp_write_nothing(datagram + UM_LBTRM_DATA_BYTES + i * UM_LBMC_CONTROL_BYTES);
+    um_part part = {datagram, sizeof datagram};
+    um_tx tx = {.parts = &part, .part_count = 1, .length = sizeof datagram};
+    uint64_t lost = slow->lost_messages, lost_by_all = f->session.counters.client_messages_lost;
+    while (um_byte_ring_space(&slow->backlog) >= UM_LBMC_CONTROL_BYTES)
+        CHECK_EQ(f->fan_out.base.ops->send(&f->fan_out.base, (um_address){0, 0}, &tx, 1), 1);
+    CHECK_EQ(f->fan_out.base.ops->send(&f->fan_out.base, (um_address){0, 0}, &tx, 1), 1);
+    CHECK_EQ(slow->lost_messages, lost);
+    CHECK_EQ(f->session.counters.client_messages_lost, lost_by_all);
     fixture_close(f);
 }
 

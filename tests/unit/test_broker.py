@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import socket
 import threading
 import time
@@ -15,6 +16,7 @@ import pytest
 
 from xdp import AttachMode, RingMode, RingSettings
 from xdp.broker import Broker, BrokerEvent, Policy, listen_at
+from xdp.broker_policy import Peer
 from xdp.broker_protocol import MESSAGE_MAX_BYTES, AskRequest, OpenRequest, Request, encode_request
 
 IDLE_S = 0.4
@@ -108,3 +110,28 @@ def test_an_interface_that_may_be_lent_is_looked_for(
     assert isinstance(refusal, dict)
     assert "is not lent" not in refusal["message"]
     assert "no-such-if" in refusal["message"]
+
+
+@pytest.mark.parametrize(
+    ("uid", "groups", "is_admitted"),
+    [
+        (1007, {20}, True),
+        (1008, {10, 20}, True),
+        (1008, {20}, False),
+        (1008, set(), False),
+        (10, {1007}, False),
+        (0, set(), True),
+        (os.geteuid(), set(), True),
+    ],
+    ids=["user", "group", "another group", "no group", "numbers swapped", "root", "the broker's user"],
+)
+def test_only_allowed_users_and_groups_are_admitted(uid: int, groups: set[int], is_admitted: bool) -> None:
+    """A policy with a user and a group admits these, root and the broker's own user, and nobody else."""
+    policy = Policy(users=frozenset({1007}), groups=frozenset({10}))
+    assert policy.admits(Peer(1, uid, frozenset(groups), None)) == is_admitted
+
+
+def test_a_policy_without_users_and_groups_admits_only_privileged_users() -> None:
+    """Nobody is admitted by default: an empty set of groups matches no peer."""
+    assert not Policy().admits(Peer(1, os.geteuid() + 1, frozenset({0, 10}), None))
+    assert Policy().admits(Peer(1, 0, frozenset(), None))

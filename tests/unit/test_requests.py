@@ -586,6 +586,35 @@ def test_a_requester_that_has_closed(context: Context) -> None:
             assert data[-1:] == b"3"
 
 
+def test_a_response_of_which_a_part_was_sent_is_not_sent_again() -> None:
+    """If the requester closes amid a response, it fails: on a new connection, a part would arrive twice."""
+    with (
+        open_context(**PORTS, response_session_sender_socket_buffer=4096) as responder,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+    ):
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        listener.settimeout(SECONDS)
+        request = captured_request(responder, "cut", listener)
+        request.respond(b"1")
+        peer, _ = listener.accept()
+        failures: list[ResponseFailed] = []
+
+        def respond() -> None:
+            try:
+                request.respond(bytes(1_000_000), timeout=SECONDS)
+            except ResponseFailed as failure:
+                failures.append(failure)
+
+        thread = threading.Thread(target=respond)
+        thread.start()
+        wait_for(lambda: counter(responder, "resp_blocked") == 1, "a response that waits for its requester")
+        peer.close()
+        wait_for(lambda: failures or counter(responder, "response_connections_opened") > 1, "the failure")
+        assert counter(responder, "response_connections_opened") == 1
+        thread.join(SECONDS)
+        assert len(failures) == 1
+
+
 def test_a_hundred_responders(context: Context) -> None:
     """Many responders at once, up to a separate limit; further ones are disconnected and counted."""
     with open_context(**PORTS, request_responders_maximum=100) as requester:

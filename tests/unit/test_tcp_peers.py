@@ -211,6 +211,20 @@ def test_ten_thousand_connections_leave_space_for_a_client(context: Context, sou
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def test_a_greeting_that_has_arrived_is_read_before_its_peer_is_displaced() -> None:
+    """Of many clients that connect and greet between two runs of the loop, none is refused for being the oldest."""
+    count = 100
+    with (
+        open_context("sequential") as context,
+        context.source("crowd", transport="tcp") as source,
+        contextlib.ExitStack() as clients,
+    ):
+        for _ in range(count):
+            clients.enter_context(RawClient(source.transport)).greet()
+        wait_for(lambda: context.process_events(0) >= 0 and _clients(source) + _refused(source) == count)
+        assert _refused(source) == 0
+
+
 # Source-side filtering
 
 
