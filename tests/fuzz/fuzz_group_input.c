@@ -1,5 +1,6 @@
 /* Datagrams from the group, into a node with two sessions and receivers in every delivery mode: raw bytes, and packets
- * built from the input with numbers around the expected ones, sometimes far away. Sequence numbers start near the wrap;
+ * built from the input with numbers around the expected ones, sometimes far away, whole or in pieces; path probes.
+ * Sequence numbers start near the wrap;
  * queues, stores and maps are small. Each call is bounded; rows are consistent; a session that ends delivers its end
  * and leaves nothing behind.
  */
@@ -8,6 +9,7 @@
 #include "core/delivery/delivery_controller.h"
 #include "core/receiver/node.h"
 #include "core/receiver/receiver_session.h"
+#include "core/wire/path_probe.h"
 
 enum {
     SESSIONS = 2,
@@ -302,6 +304,20 @@ static uint32_t write_data(uint8_t *out, uint32_t s, fuzz_input *input)
     return length;
 }
 
+static uint32_t write_probe(uint8_t *out, uint32_t s, fuzz_input *input)
+{
+    uint8_t choice = take_u8(input);
+    uint32_t lead = w.peers[s].sqn - 1;
+    uint32_t length = um_lbtrm_write_sm(out, 0x5eed0000 + s, (uint16_t)(20000 + s), choice, lead, lead - 100);
+    um_path_probe probe = {.round = 1 + choice % 3, .wants_answer = choice & 128};
+    uint32_t padding = 8 * take_u8(input);
+    memset(out + length + UM_PATH_PROBE_BYTES, 0, padding);
+    probe.bytes = (uint16_t)(length + UM_PATH_PROBE_BYTES + padding);
+    if (choice & 64)
+        probe.bytes += take_u16(input);
+    return length + um_path_probe_encode(out + length, &probe) + padding;
+}
+
 static uint32_t write_other(uint8_t *out, uint32_t s, fuzz_input *input)
 {
     peer *peer = &w.peers[s];
@@ -336,6 +352,29 @@ static void hand_over(const uint8_t *data, uint32_t length, uint32_t segment)
     BOUNDED(um_node_after_batch(&w.node, w.now_ns));
 }
 
+/* Hands over a datagram in pieces, from any of them on, mostly all; some have another number or length. */
+static void hand_over_pieces(const uint8_t *data, uint32_t length, uint32_t s, fuzz_input *input)
+{
+    uint8_t choice = take_u8(input), first = take_u8(input);
+    uint32_t lead = w.peers[s].sqn - 1, count = choice < 200 ? 1 + choice % 7 : choice; /* above the most: refused */
+    for (uint32_t i = 0; i < count && i < UM_DATAGRAM_PIECES_MAX; i++) {
+        uint8_t out[8192];
+        uint8_t how = take_u8(input);
+        um_datagram_piece piece = {lead, length, (uint8_t)((first + i) % count), (uint8_t)count, NULL};
+        const uint8_t *at = data + um_datagram_piece_offset(&piece);
+        uint32_t bytes = um_datagram_piece_offset(&piece) < length ? um_datagram_piece_length(&piece) : 0;
+        if (how > 240) {
+            piece.sqn += take_distance(input);
+            piece.total_bytes += take_u8(input);
+            piece.index = (uint8_t)(piece.index + take_u8(input));
+        }
+        uint32_t head = um_lbtrm_write_sm(out, 0x5eed0000 + s, (uint16_t)(20000 + s), i, lead, lead - 100);
+        head += um_datagram_piece_encode(out + head, &piece);
+        memcpy(out + head, at, bytes);
+        hand_over(out, head + bytes, 0);
+    }
+}
+
 static void reap(void)
 {
     um_receiver_session *session = um_node_finished_session(&w.node);
@@ -365,12 +404,18 @@ static void operate(fuzz_input *input)
     switch (operation % 8) {
     case 0:
     case 1:
-    case 2:
         length = write_data(datagram, s, input);
         hand_over(datagram, length, 0);
         break;
+    case 2:
+        length = write_data(datagram, s, input);
+        if (operation & 64)
+            hand_over_pieces(datagram, length, s, input);
+        else
+            hand_over(datagram, length, 0);
+        break;
     case 3:
-        length = write_other(datagram, s, input);
+        length = operation & 64 ? write_probe(datagram, s, input) : write_other(datagram, s, input);
         hand_over(datagram, length, 0);
         break;
     case 4: { /* a coalesced run: equal datagrams, the last one cut */
