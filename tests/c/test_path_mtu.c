@@ -1,5 +1,6 @@
 /* Path MTU discovery: receivers behind paths of different sizes, with fabricated times. */
 #include "core/source/path_mtu.h"
+#include "core/source/retransmission.h"
 #include "core/wire/datagram_piece.h"
 #include "core/wire/path_probe.h"
 #include "support.h"
@@ -192,6 +193,100 @@ TEST("UM-50 W4", "an outage of everything during a check changes nothing")
     CHECK_EQ(n.path.bytes, ETHERNET);
 }
 
+TEST("UM-50 W4", "a receiver that reports less than the floor holds nothing back")
+{
+    network n = open_network(JUMBO, JUMBO);
+    for (uint32_t i = 0; i < 200; i++) {
+        run(&n, 2, 10 * NS_PER_MS);
+        um_path_mtu_on_status(&n.path, address_of(2), 102, n.path.round, 1, 0, n.now_ns);
+    }
+    CHECK_EQ(n.path.bytes, JUMBO);
+    CHECK_EQ(n.path.state, UM_PATH_RESTING);
+}
+
+TEST("UM-50 W4", "a receiver that could not report a probe when it joined counts when it can")
+{
+    network n = open_network(JUMBO, JUMBO);
+    n.path_bytes[1] = 0;
+    run(&n, 3, 3 * (int64_t)NS_PER_S);
+    CHECK_EQ(n.path.bytes, JUMBO);
+    n.path_bytes[1] = ETHERNET;
+    for (uint32_t i = 0; i < 3; i++)
+        um_path_mtu_on_repeat(&n.path, JUMBO, n.now_ns);
+    run(&n, 3, 2 * (int64_t)NS_PER_S);
+    CHECK_EQ(n.path.bytes, ETHERNET);
+    CHECK(um_address_equal(n.path.limited_by, address_of(1)));
+}
+
+TEST("UM-50 W4", "a report that comes after the check is a newcomer's, if its receiver did not count")
+{
+    network n = open_network(JUMBO, JUMBO);
+    n.path_bytes[1] = 0;
+    run(&n, 2, 3 * (int64_t)NS_PER_S);
+    n.path_bytes[1] = ETHERNET;
+    for (uint32_t i = 0; i < 3; i++)
+        um_path_mtu_on_repeat(&n.path, JUMBO, n.now_ns);
+    run(&n, 1, 50 * NS_PER_MS);
+    CHECK_EQ(n.path.state, UM_PATH_RESTING);
+    um_path_mtu_on_status(&n.path, address_of(1), 101, n.path.round, ETHERNET, 0, n.now_ns);
+    run(&n, 2, 2 * (int64_t)NS_PER_S);
+    CHECK_EQ(n.path.bytes, ETHERNET);
+}
+
+TEST("UM-50 W4", "a receiver that joins late in a check keeps the size from growing until it has reported")
+{
+    network n = open_network(JUMBO, JUMBO);
+    n.path_bytes[1] = n.path_bytes[2] = 1300;
+    run(&n, 2, 2 * (int64_t)NS_PER_S);
+    n.path_bytes[1] = 4000;
+    while (n.path.state != UM_PATH_CHECKING || n.path.attempt < 3)
+        run(&n, 2, 10 * NS_PER_MS);
+    report(&n, 2);
+    for (uint32_t i = 0; i < 300; i++) {
+        run(&n, 3, 10 * NS_PER_MS);
+        CHECK(n.path.bytes <= 1300);
+    }
+    CHECK(n.path.bytes > 1300 - 16);
+}
+
+TEST("UM-50 W4", "another size of the interface is checked at once")
+{
+    network n = open_network(JUMBO, ETHERNET);
+    run(&n, 3, 2 * (int64_t)NS_PER_S);
+    for (uint32_t i = 0; i < RECEIVERS; i++)
+        n.path_bytes[i] = JUMBO;
+    um_path_mtu_set_ceiling(&n.path, 4000); /* smaller, but the path has become larger */
+    CHECK_EQ(n.path.bytes, ETHERNET);
+    run(&n, 3, 310 * NS_PER_MS);
+    CHECK_EQ(n.path.bytes, 4000);
+
+    n.path_bytes[1] = 4000;
+    um_path_mtu_set_ceiling(&n.path, JUMBO);
+    run(&n, 3, 2 * (int64_t)NS_PER_S);
+    CHECK(n.path.bytes <= 4000 && n.path.bytes >= 4000 - 16);
+}
+
+TEST("UM-50 W4", "repeated NAKs of datagrams longer than the size in effect raise no suspicion")
+{
+    network n = open_network(JUMBO, ETHERNET);
+    run(&n, 3, 2 * (int64_t)NS_PER_S);
+    for (uint32_t i = 0; i < 20; i++)
+        um_path_mtu_on_repeat(&n.path, JUMBO, n.now_ns);
+    CHECK(!n.path.is_suspicious);
+}
+
+TEST("UM-50 W4", "receivers that ended without a word leave their place to others")
+{
+    network n = open_network(JUMBO, JUMBO);
+    for (uint32_t i = 0; i <= UM_PATH_RECEIVERS_MAX; i++)
+        um_path_mtu_on_status(&n.path, address_of(i), 100 + i, 0, 0, 0, n.now_ns);
+    CHECK_EQ(n.path.receiver_count, UM_PATH_RECEIVERS_MAX);
+    n.now_ns += 60 * (int64_t)NS_PER_S;
+    report(&n, 0);
+    um_path_mtu_on_status(&n.path, address_of(0), 1, 0, 0, 0, n.now_ns);
+    CHECK_EQ(n.path.receiver_count, 2);
+}
+
 TEST("UM-50 W4", "without discovery the size is the interface's")
 {
     um_path_mtu path;
@@ -270,40 +365,87 @@ TEST("UM-50 W4", "a session sends padded session messages, follows their answers
     session_close(f);
 }
 
-TEST("UM-50 W4", "a datagram from before the path shrank is sent again in pieces, which make it whole in any order")
+/* A datagram that was sent before its path shrank, as it was on the wire. */
+typedef struct long_datagram {
+    uint32_t sqn;
+    uint32_t body_bytes;
+    uint8_t body[JUMBO];
+} long_datagram;
+
+static long_datagram send_and_shrink(fixture *f)
 {
-    fixture *f = jumbo_session();
     um_source *source = source_open(f, 5, 0);
     CHECK(send_bytes(f, source, 8000, 1, UM_SEND_FLUSH) >= 0);
     run_sender(f);
     CHECK_EQ(f->link.count, 1);
-    um_packet sent = packet_at(f, 0);
-    uint8_t body[JUMBO];
-    uint32_t body_bytes = sent.body_length;
-    memcpy(body, sent.body, body_bytes);
+    um_packet packet = packet_at(f, 0);
+    long_datagram sent = {.sqn = packet.sqn, .body_bytes = packet.body_length};
+    memcpy(sent.body, packet.body, packet.body_length);
     settle(f, ETHERNET);
+    return sent;
+}
+
+static um_datagram_piece piece_at(fixture *f, uint32_t i)
+{
+    um_packet packet = packet_at(f, i);
+    um_lbmc_message message;
+    um_datagram_piece piece;
+    uint32_t length;
+    CHECK(f->link.datagrams[i].length <= ETHERNET && !f->link.datagrams[i].oversize);
+    CHECK_EQ(packet.type, UM_LBTRM_SM);
+    CHECK_EQ(um_lbmc_decode(packet.body, packet.body_length, &message, &length), UM_DGRAM_OK);
+    CHECK(um_datagram_piece_decode(&message, length, packet.body, packet.body_length, &piece));
+    CHECK(!um_datagram_piece_decode(&message, length, packet.body, packet.body_length - 1, &piece));
+    return piece;
+}
+
+static void check_is_whole(const um_datagram_assembly *assembly, const long_datagram *sent)
+{
+    um_packet packet;
+    CHECK_EQ(um_lbtrm_decode(assembly->memory, assembly->total_bytes, &packet), UM_DGRAM_OK);
+    CHECK(packet.flags & UM_LBTRM_FLAG_RETRANSMISSION);
+    CHECK_EQ(packet.sqn, sent->sqn);
+    CHECK_EQ(packet.body_length, sent->body_bytes);
+    CHECK(memcmp(packet.body, sent->body, sent->body_bytes) == 0);
+}
+
+TEST("UM-50 W4", "a datagram from before the path shrank is sent again in pieces, which make it whole in any order")
+{
+    fixture *f = jumbo_session();
+    long_datagram sent = send_and_shrink(f);
     nak_one(f, sent.sqn);
     CHECK_EQ(f->link.count, 6);
     um_datagram_assembly assembly = {.memory = zeroed(UM_DATAGRAM_ASSEMBLY_BYTES)};
     for (uint32_t i = f->link.count; i-- > 0;) {
-        um_packet packet = packet_at(f, i);
-        um_lbmc_message message;
-        um_datagram_piece piece;
-        uint32_t length;
-        CHECK(f->link.datagrams[i].length <= ETHERNET && !f->link.datagrams[i].oversize);
-        CHECK_EQ(packet.type, UM_LBTRM_SM);
-        CHECK_EQ(um_lbmc_decode(packet.body, packet.body_length, &message, &length), UM_DGRAM_OK);
-        CHECK(um_datagram_piece_decode(&message, length, packet.body, packet.body_length, &piece));
-        CHECK(!um_datagram_piece_decode(&message, length, packet.body, packet.body_length - 1, &piece));
+        um_datagram_piece piece = piece_at(f, i);
         CHECK_EQ(um_datagram_assembly_add(&assembly, f, &piece), i == 0);
         if (i > 0)
             CHECK(!um_datagram_assembly_add(&assembly, f, &piece)); /* a duplicate */
     }
-    CHECK_EQ(um_lbtrm_decode(assembly.memory, assembly.total_bytes, &sent), UM_DGRAM_OK);
-    CHECK(sent.flags & UM_LBTRM_FLAG_RETRANSMISSION);
-    CHECK_EQ(sent.body_length, body_bytes);
-    CHECK(memcmp(sent.body, body, body_bytes) == 0);
+    check_is_whole(&assembly, &sent);
     CHECK_EQ(f->session->counters.datagrams_sent_in_pieces, 1);
+    free(assembly.memory);
+    session_close(f);
+}
+
+TEST("UM-50 W4", "a link that takes one piece at a time is given each piece once")
+{
+    fixture *f = jumbo_session();
+    long_datagram sent = send_and_shrink(f);
+    um_datagram_assembly assembly = {.memory = zeroed(UM_DATAGRAM_ASSEMBLY_BYTES)};
+    f->link.space = 1;
+    nak_one(f, sent.sqn);
+    for (uint32_t i = 0; i < 6; i++) {
+        CHECK_EQ(f->link.count, i + 1);
+        um_datagram_piece piece = piece_at(f, i);
+        CHECK_EQ(piece.index, i);
+        CHECK_EQ(um_datagram_assembly_add(&assembly, f, &piece), i == 5);
+        CHECK_EQ(f->session->counters.datagrams_sent_in_pieces, i == 5);
+        f->link.space = 1;
+        um_retransmission_pump(f->session, f->now_ns);
+    }
+    CHECK_EQ(f->link.count, 6);
+    check_is_whole(&assembly, &sent);
     free(assembly.memory);
     session_close(f);
 }

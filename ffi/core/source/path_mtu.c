@@ -240,7 +240,8 @@ static void choose_sizes(um_path_mtu *path)
             add_size(probes, path->passing_bytes + gap_bytes * i / (NARROW_SIZES + 1));
         return;
     }
-    if (path->attempt > 1 && floor_bytes(path) < path->target_bytes) {
+    bool is_first = path->attempt == 1 && !path->is_suspicious;
+    if (!is_first && floor_bytes(path) < path->target_bytes) {
         add_size(probes, floor_bytes(path));
         for (uint32_t i = 0; i < COMMON_COUNT; i++)
             if (COMMON_BYTES[i] > floor_bytes(path) && COMMON_BYTES[i] < path->target_bytes)
@@ -317,7 +318,10 @@ void um_path_mtu_on_status(um_path_mtu *path, um_address from, uint64_t receiver
     if (!has_reported(path, receiver) || bytes > receiver->bytes)
         receiver->bytes = bytes;
     receiver->round = round;
-    receiver->is_mute &= bytes < floor_bytes(path);
+    if (receiver->is_mute && bytes >= floor_bytes(path)) {
+        receiver->is_mute = false;
+        note_missing(path);
+    }
     if (path->state == UM_PATH_CHECKING && all_have_confirmed(path))
         path->due_ns = now_ns;
 }

@@ -15,9 +15,10 @@
  *         +--- gap between passing and failing sizes is small <------------ NARROWING -+
  *                                                                   sizes between the two, the size in effect follows
  *
- * Suspicion: NAKs for datagrams that were already sent again, all of them long. The raise timer runs while the size is
- * below the interface's; its interval doubles. Receivers that report no probe at all (older versions) do not count, nor
- * do those whose path is below the floor.
+ * Suspicion: NAKs for datagrams that were already sent again, all of them long. Its check begins with all sizes, which
+ * are also heard by receivers that do not count: those that have reported no probe (older versions; an outage when they
+ * joined) and those whose path is below the floor. One that reports a size above the floor counts again, as a newcomer.
+ * The raise timer runs while the size is below the interface's; its interval doubles.
  *
  * Threads: the holder of the sender lock. Memory: the session's. Complexity: linear in the receivers. Errors: none; a
  * lost probe or report is repeated. Beyond UM_PATH_RECEIVERS_MAX receivers, further ones do not count.
