@@ -23,6 +23,7 @@ from umstack._engine.link import rings_of_others
 from umstack._engine.source_events import log_receiver_events
 from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.transport_address import TransportAddress
+from umstack.async_closing import AsyncClosing
 from umstack.capture.writing.tap import TAP_RING_BYTES, Tap, TapSettings, datagram_observer
 from umstack.config import (
     OPTIONS,
@@ -59,7 +60,6 @@ from umstack.telemetry.counter_log import CounterLog
 from umstack.telemetry.reading import context_report, latencies, recovery_times
 from umstack.telemetry.time_histogram import LatencyHistogram, RecoveryHistogram
 from umstack.wildcard_receiver import TopicListener, WildcardReceiver
-from xdp.closing import Closing
 
 _log = logging.getLogger("umstack.context")
 
@@ -84,7 +84,7 @@ class FragmentationWarning(UserWarning):
     """IP fragments datagrams because the configured datagram size exceeds the interface's MTU."""
 
 
-class Context(Closing):
+class Context(AsyncClosing):
     """Run one instance of the stack on one network interface.
 
     Usually one per process. Close it, or use it as a context manager. In embedded mode any thread may call any method.

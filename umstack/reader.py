@@ -12,13 +12,13 @@ from umstack._engine.dispatch import Callback
 from umstack._engine.engine import Engine
 from umstack._engine.queue_memory import QueueMemory
 from umstack._engine.waiting import timeout_ns
+from umstack.async_closing import AsyncClosing
 from umstack.batch import Batch, event_of
 from umstack.errors import Closed, Forked, OptionError
 from umstack.events import Event, Message, UnrecoverableLoss
 from umstack.foreign_text import displayed
 from umstack.repeated_records import RepeatedRecords
 from umstack.unread_rows import UnreadRows
-from xdp.closing import Closing
 
 if TYPE_CHECKING:
     import asyncio
@@ -39,7 +39,7 @@ _records = RepeatedRecords(logging.getLogger("umstack.receiver"))
 _callback_failures = RepeatedRecords(logging.getLogger("umstack.receiver"), burst=_CALLBACK_FAILURES_SHOWN)
 
 
-class Reader(Closing):
+class Reader(AsyncClosing):
     """Reads a queue of rows. One thread at a time does: the base of Receiver and EventQueue."""
 
     __slots__ = (

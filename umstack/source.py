@@ -21,6 +21,7 @@ from umstack._engine.publication import Publication
 from umstack._engine.sessions import SourceSession
 from umstack._engine.source_events import Drained, ReceiverEvent, cut_off, given_up, receiver_events
 from umstack._engine.waiting import SLICE_NS, timeout_ns
+from umstack.async_closing import AsyncClosing
 from umstack.config import SourceOptions
 from umstack.errors import (
     InvalidArgument,
@@ -39,7 +40,6 @@ from umstack.repeated_records import RepeatedRecords
 from umstack.requests import PendingRequest, RequestService
 from umstack.resolution import Resolver
 from umstack.telemetry.reading import Counters, publication_counters
-from xdp.closing import Closing
 
 if TYPE_CHECKING:
     import asyncio
@@ -80,7 +80,7 @@ _send_many = lib.um_publication_send_many
 _send_with = lib.um_publication_send_with
 
 
-class Source(Closing):
+class Source(AsyncClosing):
     """Publish one topic. Made by Context.source(). Any number of threads may send.
 
     Attributes:
@@ -703,10 +703,7 @@ class Source(Closing):
             await src.send_async(b"hello", flush=True)
             ```
         """
-        if self._engine.is_sequential:
-            raise OptionError(
-                "send_async needs the context's own thread", hint="create the context with mode='embedded'"
-            )
+        self._check_embedded("send_async")
         while True:
             try:
                 return self.send(data, flush, timeout=0, properties=properties)
@@ -746,19 +743,53 @@ class Source(Closing):
             source.wait_connected(timeout=5)
             ```
         """
+        self._check_knows_receivers()
+        if not self._wait(lambda: self._known_receivers() >= receivers, timeout):
+            raise self._not_connected(receivers, timeout)
+
+    async def wait_connected_async(self, receivers: int = 1, timeout: float | None = None) -> None:
+        """Wait as wait_connected() does, in the running event loop.
+
+        Args:
+            receivers: Number of receivers.
+            timeout: Maximum wait in seconds; None: no timeout.
+
+        Raises:
+            NotConnected: The timeout ended.
+            OptionError: The context is in sequential mode, or the receivers are not known.
+            Closed: The source is closed.
+
+        Example:
+            ```python
+            source = ctx.source("trades", flow_control="min")
+            receiver = ctx.receiver("trades")
+            await source.wait_connected_async(timeout=5)
+            ```
+        """
+        self._check_knows_receivers()
+        if not await self._wait_async(lambda: self._known_receivers() >= receivers, timeout):
+            raise self._not_connected(receivers, timeout)
+
+    def _check_knows_receivers(self) -> None:
         if self.options.flow_control == "none" and self.options.transport == "lbtrm":
             raise OptionError(
                 "with flow_control none a source does not know its receivers", hint="set flow_control to min"
             )
-        is_by_clients = self.options.transport == "tcp" or self.options.flow_control == "none"
-        known_as = "num_clients" if is_by_clients else "receivers_known"
-        if not self._wait(lambda: (self.stats()[known_as] or 0) >= receivers, timeout):
-            known = self.stats()[known_as]
-            hints = [_OVER_RINGS] if self._engine.link.kind == "xdp" else []
-            hints += [] if is_by_clients else [_SILENT_RECEIVERS]
-            raise NotConnected(
-                f"{known} of {receivers} receivers came within {timeout} s", hint="; ".join(hints) or None
-            )
+
+    def _is_by_clients(self) -> bool:
+        """True if the receivers known are the clients of a unicast session, not those of flow control."""
+        return self.options.transport == "tcp" or self.options.flow_control == "none"
+
+    def _known_receivers(self) -> float:
+        return self.stats()["num_clients" if self._is_by_clients() else "receivers_known"] or 0
+
+    def _not_connected(self, receivers: int, timeout: float | None) -> NotConnected:
+        hints = [_OVER_RINGS] if self._engine.link.kind == "xdp" else []
+        hints += [] if self._is_by_clients() else [_SILENT_RECEIVERS]
+        return NotConnected(
+            f"{self._known_receivers()} of {receivers} receivers came within {timeout} s",
+            hint="; ".join(hints) or None,
+        )
 
     def wait_drained(self, timeout: float | None = None) -> Drained:
         """Wait until every receiver known to flow control has received or given up all messages.
@@ -784,17 +815,74 @@ class Source(Closing):
         Requirement: UM-83.
         """
         self.flush()
-        is_complete = self._wait(lambda: bool(lib.um_publication_drained(self._handle)), timeout)
+        is_complete = self._wait(self._is_drained, timeout)
         return Drained(is_complete, given_up(self._publication.session))
 
-    def _wait(self, condition: Any, timeout: float | None) -> bool:
+    async def wait_drained_async(self, timeout: float | None = None) -> Drained:
+        """Wait as wait_drained() does, in the running event loop.
+
+        Args:
+            timeout: Maximum wait in seconds; None: no timeout.
+
+        Returns:
+            Drained, as wait_drained().
+
+        Raises:
+            OptionError: The context is in sequential mode.
+            Closed: The source is closed.
+
+        Example:
+            ```python
+            if not await src.wait_drained_async(timeout=1):
+                print("not received everywhere")
+            ```
+        """
+        await self._wait_async(self._flushes, None)
+        is_complete = await self._wait_async(self._is_drained, timeout)
+        return Drained(is_complete, given_up(self._publication.session))
+
+    def _is_drained(self) -> bool:
+        return bool(lib.um_publication_drained(self._handle))
+
+    def _flushes(self) -> bool:
+        """Flush without waiting; return False if a rate limit refuses it."""
+        result = lib.um_publication_flush(self._handle)
+        if result < 0 and result not in _REFUSED_FOR_NOW:
+            raise self._error(result, "flushing")
+        return bool(result >= 0)
+
+    def _wait(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        for is_met in self._checks(condition, timeout):
+            if is_met:
+                return True
+            self._engine.idle(_POLL_S)
+        return False
+
+    async def _wait_async(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        self._check_embedded("waiting in an event loop")
+        import asyncio  # a third of the time that importing a context takes
+
+        for is_met in self._checks(condition, timeout):
+            if is_met:
+                return True
+            await asyncio.sleep(_POLL_S)
+        return False
+
+    def _checks(self, condition: Callable[[], bool], timeout: float | None) -> Iterator[bool]:
+        """Yield False while the condition is false, then True; end when the timeout has ended."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not condition():
             if deadline is not None and time.monotonic() >= deadline:
-                return False
+                return
             self._check_open()
-            self._engine.idle(_POLL_S)
-        return True
+            yield False
+        yield True
+
+    def _check_embedded(self, doing: str) -> None:
+        if self._engine.is_sequential:
+            raise OptionError(
+                f"{doing} needs the context's own thread", hint="create the context with mode='embedded'"
+            )
 
     def receiver_events(self) -> list[ReceiverEvent]:
         """Return the events about the session's receivers since the last call.

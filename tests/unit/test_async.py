@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 
 from tests.unit.loopback import SMALL_QUEUE, collect_events, connect, open_context, payloads
 from tests.waiting import SECONDS, wait_for
-from umstack import BackPressured, Closed, Context, Receiver
+from umstack import BackPressured, Closed, Context, NotConnected, Receiver
+from umstack.async_closing import AsyncClosing
 from umstack.errors import OptionError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -239,6 +241,88 @@ def test_sequential_contexts_are_refused() -> None:
             run(receiver.poll_async())
         with pytest.raises(OptionError, match="mode='embedded'"):
             run(source.send_async(b"x"))
+        with pytest.raises(OptionError, match="mode='embedded'"):
+            run(source.wait_drained_async())
+
+
+def test_async_with_closes_in_the_loop() -> None:
+    """`async with` closes a context, its source and its receiver, and the loop runs while close() waits."""
+
+    async def use() -> list[Any]:
+        async with open_context() as own, own.source("x") as source, own.receiver("x") as receiver:
+            assert not any(one.closed for one in (own, source, receiver))
+        return [own, source, receiver]
+
+    assert all(one.closed for one in run(use()))
+
+
+def test_async_with_does_not_block_the_loop(context: Context) -> None:
+    """close() waits for a callback that needs the loop: on the loop's thread, neither would end."""
+
+    async def use() -> bool:
+        loop = asyncio.get_running_loop()
+        is_called, is_released = asyncio.Event(), threading.Event()
+
+        def on_message(_: object) -> None:
+            loop.call_soon_threadsafe(is_called.set)
+            is_released.wait(SECONDS)
+
+        async with context.source("callback", flow_control="min") as source:
+            async with context.receiver("callback", on_message) as receiver:
+                await source.wait_connected_async(timeout=SECONDS)
+                source.send(b"x", flush=True)
+                await is_called.wait()
+                loop.call_later(0.05, is_released.set)
+            return receiver.closed and is_released.is_set()
+
+    assert run(use())
+
+
+def test_async_with_closes_when_its_task_is_cancelled(context: Context) -> None:
+    """A cancellation that arrives while the block ends does not leave the object open."""
+
+    async def use() -> bool:
+        receiver = context.receiver("cancelled")
+        close = AsyncClosing.__aexit__(receiver, None, None, None)
+        task = asyncio.ensure_future(close)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return receiver.closed
+
+    assert run(use())
+
+
+def test_waiting_for_receivers_turns_the_loop(context: Context) -> None:
+    """wait_connected_async() and wait_drained_async() have the results of their blocking forms."""
+    receivers: list[Receiver] = []
+
+    async def wait() -> bool:
+        with context.source("awaited", flow_control="min") as source:
+            with pytest.raises(NotConnected, match="0 of 1 receivers"):
+                await source.wait_connected_async(timeout=0.05)
+            asyncio.get_running_loop().call_later(
+                0.05, lambda: receivers.append(context.receiver("awaited", **SMALL_QUEUE))
+            )
+            await source.wait_connected_async(timeout=SECONDS)
+            source.send(b"data")
+            drained = await source.wait_drained_async(timeout=SECONDS)
+            unread = receivers[0].receive(timeout=SECONDS)
+            return bool(drained) and unread == b"data"
+
+    found, turns = run(turns_while(wait()))
+    receivers[0].close()
+    assert found
+    assert turns >= 5
+
+
+def test_waiting_without_flow_control_is_refused(context: Context) -> None:
+    with (
+        context.source("unknown", flow_control="none") as source,
+        pytest.raises(OptionError, match="does not know its receivers"),
+    ):
+        run(source.wait_connected_async(timeout=0))
 
 
 def test_back_pressure_is_an_exception_without_waiting() -> None:

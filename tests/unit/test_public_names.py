@@ -32,8 +32,9 @@ NAMES = {
         "topic_index",
         "transport",
         "wait_connected",
+        "wait_connected_async",
     }
-    | {"wait_drained"},
+    | {"wait_drained", "wait_drained_async"},
     umstack.Receiver: READING | {"nak_cutoff", "options", "queue", "stats", "topic"},
     umstack.EventQueue: READING | {"options", "queue_options", "stats"},
     umstack.WildcardReceiver: READING

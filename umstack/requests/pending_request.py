@@ -7,17 +7,17 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from umstack._engine.waiting import timeout_ns
+from umstack.async_closing import AsyncClosing
 from umstack.errors import Closed, OptionError, ResponsesDropped, ResponseTimeout
 from umstack.requests.inbox import Inbox
 from umstack.requests.intake import NEVER_NS, ResponseIntake
 from umstack.requests.response import Response
-from xdp.closing import Closing
 
 if TYPE_CHECKING:
     import asyncio
 
 
-class PendingRequest(Closing):
+class PendingRequest(AsyncClosing):
     """Reads the responses to a request. Created by Source.request().
 
     Iterate it, await it, or call receive(). Responses arrive until close(), until its timeout ends, or until its source
