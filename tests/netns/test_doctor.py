@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from tests.kernels import needs_epoll_busy_poll, needs_frames_in_chains, needs_irq_suspension
-from tests.waiting import collect
+from tests.netns.contexts import members
+from tests.waiting import collect, wait_for
 from umstack import Context
 from umstack._engine.ring_link import open_link
 from umstack.lab import Host, Lab
@@ -463,3 +464,70 @@ def test_queues_of_a_multi_queue_interface_are_set_and_put_back(make_lab: MakeLa
     assert (during.rx, during.tx) == (2, 2)
     assert (before.rx_max, before.rx) == (4, after.rx)
     assert before == after
+
+
+_PUBLISHER = """
+import sys
+from umstack import Context
+
+with Context("eth0", **{options!r}) as context:
+    source = context.source("large", flow_control="min", flow_control_group_minimum_size=1)
+    source.wait_connected(timeout=20)
+    print("connected", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def publisher_on(host: Host, **options: object) -> Iterator[int]:
+    """Run a process on the host that publishes to one receiver, and yield its id."""
+    child = host.run(
+        [sys.executable, "-c", _PUBLISHER.format(options=options)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        assert child.stdout.readline() == "connected\n"
+        yield child.pid
+    finally:
+        child.stdin.close()
+        child.wait(timeout=20)
+        child.stdout.close()
+
+
+def size_notes(host: Host, pid: int) -> list[str]:
+    """Return what the doctor notes about a process on the host."""
+    done = umstack(host, "doctor", "eth0", "--json")
+    assert done.returncode == 0, done.stderr
+    (report,) = as_json(done)["interfaces"]
+    return [note["problem"] for note in report["notes"] if note["problem"].startswith(f"process {pid} ")]
+
+
+def test_doctor_notes_a_path_that_carries_less_than_the_interface(make_lab: MakeLab) -> None:
+    """UM-50: a running context's datagrams are limited by a link on the way, and the doctor of its host reports it;
+    the doctor of another host, whose interface has the same name, does not.
+    """
+    lab = make_lab(hosts=2, mtu=9000)
+    lab.hosts[1].set_path_mtu(1500)
+    with members(lab.hosts[1], link="socket") as (subscriber,):
+        subscriber.receiver("large")
+        with publisher_on(lab.hosts[0], link="socket") as pid:
+            wait_for(lambda: size_notes(lab.hosts[0], pid), "a note of the doctor", 20)
+            (note,) = size_notes(lab.hosts[0], pid)
+            assert "a link to a receiver carries less than eth0" in note
+            assert size_notes(lab.hosts[1], pid) == []
+
+
+def test_doctor_notes_datagrams_that_ip_fragments(make_lab: MakeLab) -> None:
+    """UM-49: a running context with Ultra Messaging's 8192 on an interface with 1500."""
+    lab = make_lab(hosts=2)
+    with members(lab.hosts[1], link="socket") as (subscriber,):
+        subscriber.receiver("large")
+        options = {"link": "socket", "transport_lbtrm_datagram_max_size": 8192}
+        with publisher_on(lab.hosts[0], **options) as pid:
+            (note,) = size_notes(lab.hosts[0], pid)
+            assert "datagrams of up to 8192 bytes, which IP fragments" in note

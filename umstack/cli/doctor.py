@@ -17,7 +17,9 @@ from rich.table import Table
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.errors import InterfaceError
 from umstack.foreign_text import displayed
+from umstack.sizing import udp_payload_bytes
 from umstack.telemetry.host_clock import host_clock
+from umstack.telemetry.statistics_server import read_statistics
 from xdp import BrokerError, XdpError, find_interface
 from xdp.broker_client import ask_broker
 from xdp.broker_protocol import DEFAULT_PATH
@@ -57,7 +59,11 @@ def command(interface: str | None, broker: str, as_json: bool) -> None:
         probed = [_with_broker(probe_interface(one), Path(broker)) for one in wanted]
     except XdpError as error:
         raise InterfaceError(error.message, hint=error.hint) from error
-    found = [(facts, used, decide(facts)) for facts, used in probed]
+    contexts = [one for one in read_statistics() if _is_in_this_network(one["pid"])]
+    found = [
+        (facts, used, decide(facts), [*_notes(facts), *_notes_on_sizes(facts, contexts)])
+        for facts, used in probed
+    ]
     if not found:
         raise InterfaceError("no interface is up and carries multicast", hint="ip link set dev NAME up")
     reports = [_report(*one) for one in found]
@@ -66,8 +72,8 @@ def command(interface: str | None, broker: str, as_json: bool) -> None:
     else:
         console = Console()
         console.print(f"clock: {escape(displayed(str(host_clock())))}\n")
-        for facts, used, steps in found:
-            _print(console, facts, used, steps)
+        for one in found:
+            _print(console, *one)
     if not any(report["mode"] for report in reports):
         raise SystemExit(1)
 
@@ -85,7 +91,9 @@ def _with_broker(facts: Facts, path: Path) -> tuple[Facts, str | None]:
         return facts, error.message
 
 
-def _report(facts: Facts, broker: str | None, steps: Sequence[Step]) -> dict[str, Any]:
+def _report(
+    facts: Facts, broker: str | None, steps: Sequence[Step], notes: Sequence[Reason]
+) -> dict[str, Any]:
     mode = chosen(steps)
     return {
         "interface": facts.interface,
@@ -98,13 +106,15 @@ def _report(facts: Facts, broker: str | None, steps: Sequence[Step]) -> dict[str
             }
             for step in steps
         ],
-        "notes": [{"problem": note.problem, "remedy": note.remedy} for note in _notes(facts)],
+        "notes": [{"problem": note.problem, "remedy": note.remedy} for note in notes],
         "broker": broker,
         "facts": facts.to_json(),
     }
 
 
-def _print(console: Console, facts: Facts, broker: str | None, steps: Sequence[Step]) -> None:
+def _print(
+    console: Console, facts: Facts, broker: str | None, steps: Sequence[Step], notes: Sequence[Reason]
+) -> None:
     mode = chosen(steps)
     console.print(f"[bold]{facts.interface}[/]: " + _outcome(mode))
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -117,7 +127,6 @@ def _print(console: Console, facts: Facts, broker: str | None, steps: Sequence[S
     for step, below in zip(steps, [*steps[1:], None], strict=True):
         _add_step(ladder, step, below)
     console.print(ladder)
-    notes = list(_notes(facts))
     if notes:
         table = Table("note", "remedy", box=SIMPLE, show_edge=False)
         for note in notes:
@@ -300,3 +309,35 @@ def _notes_of(facts: Facts) -> Iterator[Reason]:
         yield Reason(
             f"settings that can be improved: {', '.join(better)}", f"umstack nic check {facts.interface}"
         )
+
+
+def _is_in_this_network(pid: int) -> bool:
+    """Return true if the process is in the network namespace of this one, so that its interfaces are these."""
+    try:
+        return Path(f"/proc/{pid}/ns/net").samefile("/proc/self/ns/net")
+    except OSError:
+        return False
+
+
+def _notes_on_sizes(facts: Facts, contexts: Sequence[dict[str, Any]]) -> Iterator[Reason]:
+    """Yield notes on running contexts whose datagrams do not have the size that the interface carries."""
+    fits = udp_payload_bytes(facts.mtu_bytes)
+    for context in contexts:
+        if context["interface"] != facts.interface:
+            continue
+        process = f"process {context['pid']}"
+        if context["datagram_bytes"] > fits:
+            yield Reason(
+                f"{process} sends datagrams of up to {context['datagram_bytes']} bytes, which IP fragments: MTU "
+                f"{facts.mtu_bytes} carries {fits}, and the loss of one fragment loses all",
+                f"set transport_lbtrm_datagram_max_size to {fits} or less, or to 0",
+            )
+            continue
+        for session in context["source_transports"]:
+            on_path = session.get("path_datagram_bytes", 0)
+            if session["transport"].startswith("LBTRM:") and 0 < on_path < context["datagram_bytes"]:
+                yield Reason(
+                    f"{process} sends datagrams of at most {on_path} bytes on {displayed(session['transport'])}: a "
+                    f"link to a receiver carries less than {facts.interface}",
+                    "the same MTU everywhere; path_mtu_changed in its log names the receiver",
+                )

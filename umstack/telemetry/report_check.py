@@ -39,7 +39,7 @@ def checked_report(report: Any, pid: int, number: int) -> dict[str, Any]:
         raise BadReport("no object")
     if _field(report, "pid") != pid or _field(report, "number") != number:
         raise BadReport("process or context differs from the socket's name")
-    for name in ("started_at", "read_at"):
+    for name in ("started_at", "read_at", "datagram_bytes"):
         _figure(name, _field(report, name))
     for name in ("command", "interface", "link"):
         _text(name, _field(report, name))
