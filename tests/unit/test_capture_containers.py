@@ -343,6 +343,22 @@ def test_compressed_files(tmp_path: Path, compression: str) -> None:
     assert NoteKind.COMPRESSION in kinds(notes)
 
 
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_a_stream_that_expands_too_much_is_not_read_to_its_end(tmp_path: Path, compression: str) -> None:
+    """A short file of zeros does not cost the time and memory of all its content; a note reports it."""
+
+    def compressed(part: bytes) -> bytes:
+        return gzip.compress(part, 9) if compression == "gzip" else pa.compress(part, "zstd", asbytes=True)
+
+    file = written(tmp_path, compressed(pcap(PACKETS)) + 64 * compressed(bytes(1 << 20)))
+    notes = CaptureNotes()
+    rows = sum(len(batch) for batch in decode(file, notes=notes))
+    assert len(PACKETS) < rows < len(PACKETS) + (16 << 20) // 16
+    (note,) = [note for note in notes.notes if note.kind is NoteKind.COMPRESSION]
+    assert "expands more than 500-fold" in note.text
+    assert note.position < 16 << 20
+
+
 def test_a_record_larger_than_the_window_of_a_stream(tmp_path: Path) -> None:
     """A compressed file may hold a block larger than what is inflated at a time."""
     content = section() + interface() + block("<", 0x0BAD, bytes(10 << 20)) + enhanced(PACKETS[3])
