@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from umstack._core import lib
+from umstack._engine.conditions import wait, wait_async
 from umstack._engine.engine import Engine
 from umstack._engine.queue_memory import QueueMemory
 from umstack._engine.subscription import Subscription
 from umstack.config import ReceiverOptions
-from umstack.errors import OptionError
+from umstack.errors import NotConnected, OptionError
 from umstack.event_queue import EventQueue
 from umstack.events import Event
 from umstack.reader import Reader
@@ -116,6 +117,77 @@ class Receiver(Reader):
             raise self._shared_refusal()
         return super().arm()
 
+    # Sources
+
+    @property
+    def sources(self) -> list[str]:
+        """The sources it receives, as `Message.source` names them, in the order of their first advertisements.
+
+        Requires resolver_cache 1, the default (OptionError). Raises Closed.
+        """
+        self._check_open()
+        return [name for name in self._resolver.sources_of(self.topic) if self._subscription.was_mapped(name)]
+
+    def wait_connected(self, sources: int = 1, timeout: float | None = None) -> None:
+        """Wait until the receiver has found enough sources and receives them.
+
+        Messages that a source sends later are received. Over TCP the connection may still be in progress:
+        Source.wait_connected() waits for it.
+
+        Args:
+            sources: Number of sources.
+            timeout: Maximum wait in seconds; None: no timeout.
+
+        Raises:
+            NotConnected: The timeout ended.
+            Closed: The receiver is closed.
+
+        Example:
+            ```python
+            source = ctx.source("quotes")
+            receiver = ctx.receiver("quotes")
+            receiver.wait_connected(timeout=5)
+            print(receiver.sources)
+            ```
+        """
+        if not wait(self._engine, lambda: self._known_sources() >= sources, timeout):
+            raise self._not_connected(sources, timeout)
+
+    async def wait_connected_async(self, sources: int = 1, timeout: float | None = None) -> None:
+        """Wait as wait_connected() does, in the running event loop.
+
+        Args:
+            sources: Number of sources.
+            timeout: Maximum wait in seconds; None: no timeout.
+
+        Raises:
+            NotConnected: The timeout ended.
+            OptionError: The context is in sequential mode.
+            Closed: The receiver is closed.
+
+        Example:
+            ```python
+            source = ctx.source("quotes")
+            receiver = ctx.receiver("quotes")
+            await receiver.wait_connected_async(timeout=5)
+            ```
+        """
+        if not await wait_async(self._engine, lambda: self._known_sources() >= sources, timeout):
+            raise self._not_connected(sources, timeout)
+
+    def _known_sources(self) -> float:
+        return self.stats()["delivery_controllers"] or 0
+
+    def _not_connected(self, sources: int, timeout: float | None) -> NotConnected:
+        return NotConnected(
+            f"{self._known_sources()} of {sources} sources of {self.topic!r} came within {timeout} s",
+            hint="start a source of the topic; interface and resolver_multicast_address must be those of the source",
+        )
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise self._engine.core.closed_error(self._name)
+
     def stats(self) -> Counters:
         """Read this receiver's counters (docs/counters.md, group receiver). Any thread.
 
@@ -130,8 +202,7 @@ class Receiver(Reader):
             print(rcv.stats())
             ```
         """
-        if self.closed:
-            raise self._engine.core.closed_error(self._name)
+        self._check_open()
         return subscription_counters(self._subscription)
 
     def nak_cutoff(self, enabled: bool = True) -> None:
@@ -156,8 +227,7 @@ class Receiver(Reader):
 
         Requirement: UX-21.
         """
-        if self.closed:
-            raise self._engine.core.closed_error(self._name)
+        self._check_open()
         lib.um_subscription_set_nak_cutoff(self._subscription.handle, enabled)
 
     # Ending

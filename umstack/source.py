@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from umstack._core import ffi, lib
+from umstack._engine.conditions import check_embedded, wait, wait_async
 from umstack._engine.endpoint import Endpoint
 from umstack._engine.engine import Engine
 from umstack._engine.publication import Publication
@@ -60,7 +61,6 @@ _BATCH_FLAGS = {
     "end": lib.UM_SEND_END_BATCH,
     "complete": lib.UM_SEND_START_BATCH | lib.UM_SEND_END_BATCH,
 }
-_POLL_S = 0.001
 _OVER_RINGS = (
     "start a receiver of the topic on another host: what leaves over rings does not reach receivers on this one, "
     "for which link=socket is right"
@@ -703,7 +703,7 @@ class Source(AsyncClosing):
             await src.send_async(b"hello", flush=True)
             ```
         """
-        self._check_embedded("send_async")
+        check_embedded(self._engine, "send_async")
         while True:
             try:
                 return self.send(data, flush, timeout=0, properties=properties)
@@ -744,7 +744,7 @@ class Source(AsyncClosing):
             ```
         """
         self._check_knows_receivers()
-        if not self._wait(lambda: self._known_receivers() >= receivers, timeout):
+        if not wait(self._engine, lambda: self._known_receivers() >= receivers, timeout):
             raise self._not_connected(receivers, timeout)
 
     async def wait_connected_async(self, receivers: int = 1, timeout: float | None = None) -> None:
@@ -767,7 +767,7 @@ class Source(AsyncClosing):
             ```
         """
         self._check_knows_receivers()
-        if not await self._wait_async(lambda: self._known_receivers() >= receivers, timeout):
+        if not await wait_async(self._engine, lambda: self._known_receivers() >= receivers, timeout):
             raise self._not_connected(receivers, timeout)
 
     def _check_knows_receivers(self) -> None:
@@ -815,7 +815,7 @@ class Source(AsyncClosing):
         Requirement: UM-83.
         """
         self.flush()
-        is_complete = self._wait(self._is_drained, timeout)
+        is_complete = wait(self._engine, self._is_drained, timeout)
         return Drained(is_complete, given_up(self._publication.session))
 
     async def wait_drained_async(self, timeout: float | None = None) -> Drained:
@@ -837,11 +837,12 @@ class Source(AsyncClosing):
                 print("not received everywhere")
             ```
         """
-        await self._wait_async(self._flushes, None)
-        is_complete = await self._wait_async(self._is_drained, timeout)
+        await wait_async(self._engine, self._flushes, None)
+        is_complete = await wait_async(self._engine, self._is_drained, timeout)
         return Drained(is_complete, given_up(self._publication.session))
 
     def _is_drained(self) -> bool:
+        self._check_open()
         return bool(lib.um_publication_drained(self._handle))
 
     def _flushes(self) -> bool:
@@ -850,39 +851,6 @@ class Source(AsyncClosing):
         if result < 0 and result not in _REFUSED_FOR_NOW:
             raise self._error(result, "flushing")
         return bool(result >= 0)
-
-    def _wait(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        for is_met in self._checks(condition, timeout):
-            if is_met:
-                return True
-            self._engine.idle(_POLL_S)
-        return False
-
-    async def _wait_async(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        self._check_embedded("waiting in an event loop")
-        import asyncio  # a third of the time that importing a context takes
-
-        for is_met in self._checks(condition, timeout):
-            if is_met:
-                return True
-            await asyncio.sleep(_POLL_S)
-        return False
-
-    def _checks(self, condition: Callable[[], bool], timeout: float | None) -> Iterator[bool]:
-        """Yield False while the condition is false, then True; end when the timeout has ended."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not condition():
-            if deadline is not None and time.monotonic() >= deadline:
-                return
-            self._check_open()
-            yield False
-        yield True
-
-    def _check_embedded(self, doing: str) -> None:
-        if self._engine.is_sequential:
-            raise OptionError(
-                f"{doing} needs the context's own thread", hint="create the context with mode='embedded'"
-            )
 
     def receiver_events(self) -> list[ReceiverEvent]:
         """Return the events about the session's receivers since the last call.

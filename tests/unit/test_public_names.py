@@ -35,7 +35,17 @@ NAMES = {
         "wait_connected_async",
     }
     | {"wait_drained", "wait_drained_async"},
-    umstack.Receiver: READING | {"nak_cutoff", "options", "queue", "stats", "topic"},
+    umstack.Receiver: READING
+    | {
+        "nak_cutoff",
+        "options",
+        "queue",
+        "sources",
+        "stats",
+        "topic",
+        "wait_connected",
+        "wait_connected_async",
+    },
     umstack.EventQueue: READING | {"options", "queue_options", "stats"},
     umstack.WildcardReceiver: READING
     | {"options", "pattern", "queue_options", "stats", "topics", "wildcard_options"},

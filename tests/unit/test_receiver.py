@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import threading
@@ -14,7 +15,17 @@ import pytest
 
 from tests.unit.loopback import DATAGRAM, SHARED, collect_events, connect, open_context, payloads
 from tests.waiting import SECONDS, collect, wait_for
-from umstack import Batch, BeginningOfSession, Closed, Context, EndOfSession, Event, Message
+from umstack import (
+    Batch,
+    BeginningOfSession,
+    Closed,
+    Context,
+    EndOfSession,
+    Event,
+    Message,
+    NotConnected,
+    Source,
+)
 from umstack.errors import OptionError, TopicNameError
 
 
@@ -22,6 +33,59 @@ from umstack.errors import OptionError, TopicNameError
 def context() -> Iterator[Context]:
     with open_context() as context:
         yield context
+
+
+# ---- its sources ----
+
+
+@pytest.mark.parametrize("mode", ["embedded", "sequential"])
+def test_a_receiver_waits_for_its_sources(mode: str) -> None:
+    """wait_connected() returns once messages would be received; `sources` has the names that messages carry."""
+    with (
+        open_context(mode) as own,
+        own.receiver("waited", transport_lbtrm_activity_timeout=500) as receiver,
+    ):
+        with pytest.raises(NotConnected, match="0 of 1 sources of 'waited'") as refused:
+            receiver.wait_connected(timeout=0.02)
+        assert "resolver_multicast_address" in str(refused.value.hint)
+        assert receiver.sources == []
+        with own.source("waited") as first, own.source("waited") as second:
+            receiver.wait_connected(2, timeout=SECONDS)
+            assert len(receiver.sources) == 2
+            first.send(b"first", flush=True)
+            second.send(b"second", flush=True)
+            messages = {message.data: message.source for message in collect(receiver, 2)}
+            assert [messages[b"first"], messages[b"second"]] == receiver.sources
+            with own.receiver("waited", takes_group=lambda _: False) as other:
+                assert len(own.sources_of("waited")) == 2
+                assert other.sources == []
+        deadline = time.monotonic() + SECONDS
+        while receiver.sources or receiver.stats()["delivery_controllers"]:
+            assert time.monotonic() < deadline, (receiver.sources, receiver.stats()["delivery_controllers"])
+            own.idle(0.001)
+        with pytest.raises(NotConnected):
+            receiver.wait_connected(timeout=0)
+    with pytest.raises(Closed):
+        _ = receiver.sources
+    with pytest.raises(Closed):
+        receiver.wait_connected()
+
+
+def test_a_receiver_waits_in_an_event_loop(context: Context) -> None:
+    """wait_connected_async() lets the loop run, which makes the source here."""
+
+    async def wait() -> list[str]:
+        async with context.receiver("awaited sources") as receiver:
+            made: list[Source] = []
+            asyncio.get_running_loop().call_later(
+                0.02, lambda: made.append(context.source("awaited sources"))
+            )
+            await receiver.wait_connected_async(timeout=SECONDS)
+            found = receiver.sources
+            made[0].close()
+            return found
+
+    assert len(asyncio.run(wait())) == 1
 
 
 # ---- ways of reading ----

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ class LateMapping(NamedTuple):
 class Subscription:
     """The memory of a receiver in the core, which writes into its queue. It is freed when nothing refers to it."""
 
-    __slots__ = ("_queue", "_takes_group", "closed", "handle", "options", "topic")
+    __slots__ = ("_mapped", "_queue", "_takes_group", "closed", "handle", "options", "topic")
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class Subscription:
         self.topic = topic
         self.options = options
         self._takes_group = takes_group
+        self._mapped: set[str] = set()
         self._queue = queue
         self.handle: Any = None
         config = ffi.new("um_receiver_config *")
@@ -73,7 +75,9 @@ class Subscription:
         if self.closed:
             return 0
         number = self._queue.sources.number(self.topic, source, self)
-        return int(lib.um_subscription_map(self.handle, session, topic_index, number))
+        result = int(lib.um_subscription_map(self.handle, session, topic_index, number))
+        self._note_mapped(source, result)
+        return result
 
     def map_late(
         self, session: Any, topic_index: int, source: str, request_port: Endpoint
@@ -88,10 +92,19 @@ class Subscription:
         mapping.caching_proximity = self.options.retransmit_message_caching_proximity
         number = self._queue.sources.number(self.topic, source, self)
         result = int(lib.um_subscription_map_late(self.handle, session, topic_index, number, mapping))
+        self._note_mapped(source, result)
         if result != 0 or not mapping.is_fetched:
             return result, None
         resume_sqn = mapping.resume_sqn if mapping.is_resumed else None
         return result, LateMapping(request_port, mapping.epoch, resume_sqn)
+
+    def _note_mapped(self, source: str, result: int) -> None:
+        if result in (0, -errno.EEXIST):
+            self._mapped.add(source)
+
+    def was_mapped(self, source: str) -> bool:
+        """Return true if the source was mapped, including sources that have ended. Any thread."""
+        return source in self._mapped
 
     def close(self) -> None:
         """Stop receiving."""
