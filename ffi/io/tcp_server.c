@@ -114,23 +114,37 @@ static um_tcp_client *free_place(um_tcp_server *server)
 
 static int receive(um_tcp_server *server, um_tcp_client *client, int64_t now_ns);
 
-/* Closes the peer that has waited longest, unless its greeting has arrived meanwhile: if many peers are accepted at
- * once, none of them has been read yet. */
-static void drop_oldest_greeting(um_tcp_server *server, int64_t now_ns)
+/* Returns the peer without a greeting that has waited longest, of those whose address has the most such peers: one host
+ * displaces its own connections. */
+static um_tcp_client *greeting_to_displace(um_tcp_server *server)
 {
-    um_tcp_client *oldest = NULL;
-    for (uint32_t i = 0; i < server->fan_out.client_limit; i++) {
-        um_tcp_client *client = &server->fan_out.clients[i];
-        if (client->state == UM_TCP_CLIENT_GREETING && (oldest == NULL || client->since_ns < oldest->since_ns))
-            oldest = client;
+    um_tcp_client *greeting[GREETINGS_MAX], *chosen = NULL;
+    uint32_t count = 0, most = 0;
+    for (uint32_t i = 0; i < server->fan_out.client_limit && count < GREETINGS_MAX; i++)
+        if (server->fan_out.clients[i].state == UM_TCP_CLIENT_GREETING)
+            greeting[count++] = &server->fan_out.clients[i];
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t of_address = 0;
+        for (uint32_t k = 0; k < count; k++)
+            of_address += greeting[k]->address.ip == greeting[i]->address.ip;
+        if (of_address > most || (of_address == most && greeting[i]->since_ns < chosen->since_ns)) {
+            chosen = greeting[i];
+            most = of_address;
+        }
     }
-    if (oldest == NULL)
-        return;
-    receive(server, oldest, now_ns);
-    if (oldest->state != UM_TCP_CLIENT_GREETING)
+    return chosen;
+}
+
+/* Closes a peer without a greeting, unless its greeting has arrived meanwhile: if many peers are accepted at once, none
+ * of them has been read yet. */
+static void displace_greeting(um_tcp_server *server, int64_t now_ns)
+{
+    um_tcp_client *peer = greeting_to_displace(server);
+    receive(server, peer, now_ns);
+    if (peer->state != UM_TCP_CLIENT_GREETING)
         return;
     UM_COUNT(server->session->counters.connections_refused, 1);
-    drop(server, oldest);
+    drop(server, peer);
 }
 
 static void join(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
@@ -163,7 +177,7 @@ static void accept_one(um_tcp_server *server, int fd, um_address from, int64_t n
     const um_source_session_config *of = &server->session->config;
     bool is_allowed = um_flow_is_allowed(of->flow_networks, of->flow_network_count, from.ip);
     if (is_allowed && server->greeting_count == GREETINGS_MAX)
-        drop_oldest_greeting(server, now_ns);
+        displace_greeting(server, now_ns);
     um_tcp_client *client = is_allowed ? free_place(server) : NULL;
     if (client == NULL) {
         UM_COUNT(server->session->counters.connections_refused, 1);

@@ -17,8 +17,8 @@
  * A client that was closed because it made no progress may connect again. While its address has a penalty
  * (stall_penalties.h), the session does not wait for any client of that address.
  *
- * A peer that has not greeted takes only a descriptor, for at most GREETING_NS, and a new peer replaces the oldest of
- * GREETINGS_MAX, so that unknown peers cannot keep clients out.
+ * A peer that has not greeted takes only a descriptor, for at most GREETING_NS, and a new peer replaces one of
+ * GREETINGS_MAX, the oldest of the address that has the most, so that unknown peers cannot keep clients out.
  *
  * Connections are reported to the loop by edges (EPOLLET), so that a publisher that fills one needs no system call to
  * have it reported when it is writable again. A report that arrives while another thread runs the sender is remembered

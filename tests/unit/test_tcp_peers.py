@@ -225,6 +225,21 @@ def test_a_greeting_that_has_arrived_is_read_before_its_peer_is_displaced() -> N
         assert _refused(source) == 0
 
 
+def test_one_host_displaces_only_its_own_connections(source: Source) -> None:
+    """Idle connections of one address do not displace a client of another whose greeting is still under way."""
+    _, address, port, _ = source.transport.split(":")
+    with RawClient(source.transport) as client, contextlib.ExitStack() as idle:
+        for _ in range(200):
+            peer = idle.enter_context(socket.socket())
+            peer.bind(("127.0.0.2", 0))
+            peer.connect((address, int(port)))
+        wait_for(lambda: _refused(source) >= 200 + 1 - 64)
+        client.greet()
+        wait_for(lambda: _clients(source) == 1)
+        source.send(b"for the client", flush=True)
+        assert client.read()[2][8:] == b"for the client"
+
+
 # Source-side filtering
 
 
