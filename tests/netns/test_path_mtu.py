@@ -1,4 +1,4 @@
-"""Hosts with jumbo frames and a smaller link between them: path MTU discovery over sockets and rings."""
+"""Hosts with jumbo frames and a smaller link between them: path MTU discovery over sockets and rings, and unicast."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from tests.kernels import needs_frames_in_chains
 from tests.netns.contexts import Member, members
+from tests.netns.test_routed_lab import resolver_on
 from tests.waiting import collect, wait_for
 from umstack.lab import Lab
 
@@ -74,3 +75,22 @@ def test_a_link_that_shrinks_and_grows_is_followed(make_lab: MakeLab, link: dict
         assert session["datagrams_sent_in_pieces"] >= 20
         lab.hosts[1].set_path_mtu(JUMBO)
         wait_for(lambda: path_bytes(publisher) == JUMBO - 28, "the size of the interface", 15)
+
+
+def test_a_smaller_link_behind_a_router_is_found_for_unicast(make_lab: MakeLab) -> None:
+    """UM-50: the router's ICMP messages make the source fragment the copies of the receiver behind the smaller link,
+    and only those.
+    """
+    lab = make_lab(hosts=3, mtu=JUMBO, routed=True, segmentation="real")
+    lab.hosts[2].set_path_mtu(ETHERNET)
+    with resolver_on(lab.hosts[1]) as daemon, members(*lab.hosts, resolver_unicast_daemon=daemon) as joined:
+        publisher, near, far = joined
+        receivers = near.receiver("large"), far.receiver("large")
+        source = publisher.source("large", transport="lbtru", flow_control_group_minimum_size=2)
+        source.wait_connected(timeout=20)
+        for _ in range(20):
+            source.send(bytes(8000), flush=True)
+        for receiver in receivers:
+            assert [len(one.data) for one in collect(receiver, 20, 20)] == [8000] * 20
+        sent = publisher.link("oversize_sends")
+        assert 20 <= sent < 40, sent

@@ -91,8 +91,10 @@ def resolver_on(host: Host) -> Iterator[str]:
     with daemon:
         assert daemon.stderr
         assert "relaying" in daemon.stderr.readline()
-        yield f"{host.address}:{DAEMON_PORT}"
-        daemon.terminate()
+        try:
+            yield f"{host.address}:{DAEMON_PORT}"
+        finally:
+            daemon.terminate()
         assert daemon.wait(10) == 0
 
 
