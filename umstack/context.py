@@ -9,11 +9,11 @@ import errno
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import SystemRandom
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import xdp
 from umstack._core import lib
@@ -29,7 +29,6 @@ from umstack.config import (
     OPTIONS,
     Config,
     ContextOptions,
-    OptionValue,
     ReceiverOptions,
     Scope,
     SourceOptions,
@@ -60,6 +59,15 @@ from umstack.telemetry.counter_log import CounterLog
 from umstack.telemetry.reading import context_report, latencies, recovery_times
 from umstack.telemetry.time_histogram import LatencyHistogram, RecoveryHistogram
 from umstack.wildcard_receiver import TopicListener, WildcardReceiver
+
+if TYPE_CHECKING:
+    from umstack.config.keywords import (
+        ContextKeywords,
+        QueueKeywords,
+        ReceiverKeywords,
+        SourceKeywords,
+        WildcardReceiverKeywords,
+    )
 
 _log = logging.getLogger("umstack.context")
 
@@ -108,7 +116,7 @@ class Context(AsyncClosing):
         statistics: bool | None = None,
         tap: str | Path | None = None,
         metrics: str | None = None,
-        **options: OptionValue,
+        **options: Unpack[ContextKeywords],
     ) -> None:
         """Open a context on an interface.
 
@@ -134,7 +142,7 @@ class Context(AsyncClosing):
             LinkError: A socket or ring could not be opened (ResourceLimit: a limit of the system is reached).
         """
         self._config = config if isinstance(config, Config) else Config.load(config) if config else Config()
-        overrides: dict[str, OptionValue] = dict(options)
+        overrides: dict[str, Any] = {**options}
         overrides |= {"operational_mode": mode} if mode is not None else {}
         overrides |= {"link": link} if link is not None else {}
         chosen = self._config.context_options(**overrides)
@@ -295,7 +303,7 @@ class Context(AsyncClosing):
 
     # Sources, receivers and event queues
 
-    def source(self, topic: str, **options: OptionValue) -> Source:
+    def source(self, topic: str, **options: Unpack[SourceKeywords]) -> Source:
         """Create a source for a topic. Any thread.
 
         Args:
@@ -353,7 +361,7 @@ class Context(AsyncClosing):
         queue: EventQueue | None = None,
         takes_group: Callable[[str], bool] | None = None,
         conflate: bool = False,
-        **options: OptionValue,
+        **options: Unpack[ReceiverKeywords],
     ) -> Receiver:
         """Create a receiver for a topic. Any thread.
 
@@ -417,7 +425,7 @@ class Context(AsyncClosing):
         on_message: Callable[[Event], None] | None = None,
         *,
         conflate: bool = False,
-        **options: OptionValue,
+        **options: Unpack[QueueKeywords],
     ) -> EventQueue:
         """Create an event queue that receivers made with `queue=` deliver into. Any thread.
 
@@ -442,8 +450,9 @@ class Context(AsyncClosing):
                 print(shared.poll(timeout=0.1))
             ```
         """
-        own = _of_scope(Scope.EVENT_QUEUE, options)
-        chosen = self._config.receiver_options(**_conflating(options, conflate))
+        given: dict[str, Any] = {**options}
+        own = _of_scope(Scope.EVENT_QUEUE, given)
+        chosen = self._config.receiver_options(**_conflating(given, conflate))
         queue_options = self._config.event_queue_options(**own)
         with self._core.lifecycle:
             self._core.check_open()
@@ -456,7 +465,7 @@ class Context(AsyncClosing):
         *,
         prefix: str | None = None,
         conflate: bool = False,
-        **options: OptionValue,
+        **options: Unpack[WildcardReceiverKeywords],
     ) -> WildcardReceiver:
         """Create a receiver of every topic whose name matches. Any thread.
 
@@ -498,9 +507,10 @@ class Context(AsyncClosing):
             if pattern is not None
             else TopicPattern.of_prefix(prefix or "")
         )
-        own = _of_scope(Scope.WILDCARD_RECEIVER, options)
-        queue_options = self._config.event_queue_options(**_of_scope(Scope.EVENT_QUEUE, options))
-        chosen = self._config.receiver_options(**_conflating(options, conflate))
+        given: dict[str, Any] = {**options}
+        own = _of_scope(Scope.WILDCARD_RECEIVER, given)
+        queue_options = self._config.event_queue_options(**_of_scope(Scope.EVENT_QUEUE, given))
+        chosen = self._config.receiver_options(**_conflating(given, conflate))
         wildcard_options = self._config.wildcard_receiver_options(**own)
         with self._core.lifecycle:
             self._core.check_open()
@@ -526,7 +536,7 @@ class Context(AsyncClosing):
         on_message: Callable[[Event], None] | None = None,
         *,
         others: Sequence[Context] = (),
-        **options: OptionValue,
+        **options: Unpack[QueueKeywords],
     ) -> HotFailoverReceiver:
         """Create a receiver of a topic that several sources send copies of. Any thread.
 
@@ -562,8 +572,9 @@ class Context(AsyncClosing):
                 f"hot failover receiver {topic!r}: others= names a context twice, or too many",
                 hint=f"give each context once, {lib.UM_HF_INPUTS_MAX} with this one at most",
             )
-        queue_options = self._config.event_queue_options(**_of_scope(Scope.EVENT_QUEUE, options))
-        chosen = self._config.receiver_options(**options)
+        given: dict[str, Any] = {**options}
+        queue_options = self._config.event_queue_options(**_of_scope(Scope.EVENT_QUEUE, given))
+        chosen = self._config.receiver_options(**given)
         if chosen.receiver_full_queue == "conflate":
             raise OptionError(
                 f"hot failover receiver {topic!r}: it delivers every message",
@@ -1006,13 +1017,13 @@ def _find_interface(wanted: str | None) -> xdp.Interface:
     return found
 
 
-def _of_scope(scope: Scope, options: dict[str, OptionValue]) -> dict[str, OptionValue]:
+def _of_scope(scope: Scope, options: dict[str, Any]) -> dict[str, Any]:
     """Remove the options of this scope from `options` and return them."""
     return {name: options.pop(name) for name in list(options) if name in OPTIONS[scope]}
 
 
-def _conflating(options: dict[str, OptionValue], conflate: bool) -> dict[str, OptionValue]:
-    return {**options, "receiver_full_queue": "conflate"} if conflate else options
+def _conflating(options: Mapping[str, Any], conflate: bool) -> dict[str, Any]:
+    return {**options, "receiver_full_queue": "conflate"} if conflate else {**options}
 
 
 def _check_multicast(interface: xdp.Interface, group: str) -> None:

@@ -5,7 +5,7 @@ Each is a named tuple: made in bulk from the columns of a batch, immutable and c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from umstack.errors import Closed, InvalidArgument, NotBytes, Unsupported
 from umstack.message_properties import NO_PROPERTIES, MessageProperties
@@ -13,6 +13,7 @@ from umstack.message_properties import NO_PROPERTIES, MessageProperties
 if TYPE_CHECKING:
     from umstack._engine.core_context import Responds
     from umstack._engine.row_sources import RowOwner
+    from umstack.buffers import Buffer
 
 REQUEST_FLAG = 0x40
 PROPERTIES_FLAG = 0x1000
@@ -67,7 +68,7 @@ class Message(NamedTuple):
         """True if its sender waits for responses."""
         return bool(self.flags & REQUEST_FLAG)
 
-    def respond(self, data: Any, *, timeout: float | None = None) -> None:
+    def respond(self, data: Buffer, *, timeout: float | None = None) -> None:
         """Send a response to a request; see Request.respond().
 
         Args:
@@ -129,7 +130,7 @@ class Request(Message):
         """Properties by name."""
         return self._properties
 
-    def respond(self, data: Any, *, timeout: float | None = None) -> None:
+    def respond(self, data: Buffer, *, timeout: float | None = None) -> None:
         """Send a response. Any thread, also after the callback returned, any number of times.
 
         Returns when the kernel has the response, or when it is queued behind others. It does not report whether the
@@ -163,7 +164,7 @@ class Request(Message):
             raise Closed(f"responding on {self.topic!r}: its receiver is closed")
         if self._responder is None:
             raise Unsupported(f"responding on {self.topic!r}: its context sends no responses")
-        view = memoryview(data).cast("B")
+        view = memoryview(cast("bytes", data)).cast("B")
         self._responder.respond(self.topic, self.requester, self.request_index, view, timeout)
 
 

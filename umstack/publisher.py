@@ -10,9 +10,10 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 
+from umstack.buffers import Buffer
 from umstack.errors import WouldBlock
 from umstack.message_properties import MessageProperties
-from umstack.source import Buffer, Source
+from umstack.source import Source
 
 SLICE_SECONDS = 0.2
 

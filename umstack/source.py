@@ -23,6 +23,7 @@ from umstack._engine.sessions import SourceSession
 from umstack._engine.source_events import Drained, ReceiverEvent, cut_off, given_up, receiver_events
 from umstack._engine.waiting import SLICE_NS, timeout_ns
 from umstack.async_closing import AsyncClosing
+from umstack.buffers import ArrowArray, Buffer
 from umstack.config import SourceOptions
 from umstack.errors import (
     InvalidArgument,
@@ -45,10 +46,6 @@ from umstack.telemetry.reading import Counters, publication_counters
 if TYPE_CHECKING:
     import asyncio
 
-    import pyarrow
-
-Buffer = Any
-"""An object that exports a contiguous buffer: bytes, bytearray, memoryview, array, a NumPy array."""
 BatchMark = Literal["start", "end", "complete"]
 
 _Columns = tuple[Any, int, Any, Any, int]
@@ -284,7 +281,7 @@ class Source(AsyncClosing):
 
     def send_many(
         self,
-        messages: Sequence[Buffer] | pyarrow.Array[Any],
+        messages: Sequence[Buffer] | ArrowArray,
         flush: bool = False,
         *,
         timeout: float | None = None,
@@ -312,10 +309,11 @@ class Source(AsyncClosing):
         flags = _FLUSH if flush else 0
         if hasattr(messages, "buffers"):
             return self._send_arrow(messages, flags, timeout)
-        data = b"".join(cast("Sequence[bytes]", messages))
-        lengths = array("I", map(len, messages))
+        buffers = cast("Sequence[bytes]", messages)
+        data = b"".join(buffers)
+        lengths = array("I", map(len, buffers))
         if sum(lengths) != len(data):  # a view of items longer than a byte
-            lengths = array("I", (memoryview(message).nbytes for message in messages))
+            lengths = array("I", (memoryview(buffer).nbytes for buffer in buffers))
         columns = (_from_buffer(data), len(data), _from_buffer(_LENGTHS, lengths), _NULL, len(lengths))
         return self._send_columns(columns, flags, timeout)
 

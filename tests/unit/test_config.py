@@ -11,6 +11,7 @@ import pytest
 from umstack.config import Config, Kind, Option, Scope, lint_load
 from umstack.config.configuration import OPTION_HOLDERS, OPTIONS
 from umstack.config.documentation import render_options_markdown
+from umstack.config.keyword_types import render_keywords
 from umstack.config.option import shown
 from umstack.errors import ConfigError, OptionError
 
@@ -429,3 +430,8 @@ def test_derived_context_values() -> None:
 def test_the_documentation_is_up_to_date() -> None:
     """W10: docs/options.md is what `python -m umstack.config` prints."""
     assert (REPOSITORY / "docs/options.md").read_text() == render_options_markdown()
+
+
+def test_keyword_types_are_those_of_the_tables() -> None:
+    """umstack/config/keywords.py is generated."""
+    assert (REPOSITORY / "umstack/config/keywords.py").read_text() == render_keywords()

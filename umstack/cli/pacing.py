@@ -6,10 +6,12 @@ import time
 from array import array
 from collections.abc import Callable
 from itertools import pairwise
+from typing import cast
 
+from umstack.buffers import Buffer
 from umstack.errors import WouldBlock
 from umstack.publisher import Publisher
-from umstack.source import Buffer, Source
+from umstack.source import Source
 
 _LAG_SECONDS_MAX = 0.1
 
@@ -50,7 +52,7 @@ class PacedPublisher(Publisher):
 
     def send_packed(self, data: Buffer, offsets: array[int], *, flush: bool = False) -> None:
         """Publish each message in `data` when it is due; see Source.send_packed."""
-        messages = memoryview(data)
+        messages = memoryview(cast("bytes", data))
         for begin, end in pairwise(offsets):
             time.sleep(max(0.0, self._due - time.monotonic()))
             super().send_packed(messages[begin:end], array("i", [0, end - begin]), flush=flush)

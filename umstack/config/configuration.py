@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from umstack.config.absent_options import ABSENT_SCOPES, why_absent
 from umstack.config.context_options import ContextOptions
@@ -28,6 +28,15 @@ from umstack.config.relations import (
 from umstack.config.source_options import SourceOptions
 from umstack.config.wildcard_receiver_options import WildcardReceiverOptions
 from umstack.errors import ConfigError, OptionAbsent, OptionError
+
+if TYPE_CHECKING:
+    from umstack.config.keywords import (
+        ContextOptionKeywords,
+        EventQueueKeywords,
+        ReceiverKeywords,
+        SourceKeywords,
+        WildcardKeywords,
+    )
 
 OPTION_HOLDERS: Mapping[Scope, type[Any]] = {
     Scope.CONTEXT: ContextOptions,
@@ -280,7 +289,7 @@ class Config:
         """
         return self._settings.get((scope, find_option(scope, name).name))
 
-    def context_options(self, **overrides: OptionValue) -> ContextOptions:
+    def context_options(self, **overrides: Unpack[ContextOptionKeywords]) -> ContextOptions:
         """Build typed context options.
 
         Args:
@@ -301,7 +310,7 @@ class Config:
         check_context(options)
         return options
 
-    def source_options(self, **overrides: OptionValue) -> SourceOptions:
+    def source_options(self, **overrides: Unpack[SourceKeywords]) -> SourceOptions:
         """Build typed source options.
 
         Args:
@@ -322,7 +331,7 @@ class Config:
         check_source(options)
         return options
 
-    def receiver_options(self, **overrides: OptionValue) -> ReceiverOptions:
+    def receiver_options(self, **overrides: Unpack[ReceiverKeywords]) -> ReceiverOptions:
         """Build typed receiver options.
 
         Args:
@@ -343,7 +352,7 @@ class Config:
         check_receiver(options)
         return options
 
-    def wildcard_receiver_options(self, **overrides: OptionValue) -> WildcardReceiverOptions:
+    def wildcard_receiver_options(self, **overrides: Unpack[WildcardKeywords]) -> WildcardReceiverOptions:
         """Build typed options of scope wildcard_receiver.
 
         Args:
@@ -364,7 +373,7 @@ class Config:
         check_wildcard_receiver(options)
         return options
 
-    def event_queue_options(self, **overrides: OptionValue) -> EventQueueOptions:
+    def event_queue_options(self, **overrides: Unpack[EventQueueKeywords]) -> EventQueueOptions:
         """Build typed options of scope event_queue.
 
         Args:
@@ -400,7 +409,7 @@ class Config:
         """
         return lint(self.context_options(), self.source_options(), self.receiver_options())
 
-    def _build(self, holder: type[_Options], overrides: Mapping[str, OptionValue]) -> _Options:
+    def _build(self, holder: type[_Options], overrides: Mapping[str, Any]) -> _Options:
         config = self.with_options(holder.SCOPE, overrides) if overrides else self
         settings = [one for one in config._settings.values() if one.option.scope is holder.SCOPE]
         chosen: dict[str, Any] = {setting.option.field: setting.value for setting in settings}
