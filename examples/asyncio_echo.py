@@ -1,6 +1,6 @@
 """Answer requests inside an asyncio program: python examples/asyncio_echo.py lo.
 
-Receivers are asynchronous iterators, `send_async()` waits for flow control without blocking the event loop.
+Receivers are asynchronous iterators; `send_async()` and `wait_connected_async()` wait without blocking the event loop.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ async def ask(requests: umstack.Source, answers: umstack.Receiver) -> None:
         print(batch.messages()[0].data.decode())
 
 
-async def run(context: umstack.Context) -> None:
-    """Run both ends in one event loop."""
-    requests_in, answers_in = context.receiver("requests"), context.receiver("answers")
-    requests_out = context.source("requests", flow_control="min")
-    answers_out = context.source("answers", flow_control="min")
-    await asyncio.to_thread(requests_out.wait_connected, 1, 10)
-    await asyncio.to_thread(answers_out.wait_connected, 1, 10)
-    await asyncio.gather(serve(requests_in, answers_out), ask(requests_out, answers_in))
+async def run(interface: str, config: str | None) -> None:
+    """Open a context and run both ends in one event loop."""
+    async with umstack.Context(interface, config=config) as context:
+        requests_in, answers_in = context.receiver("requests"), context.receiver("answers")
+        requests_out = context.source("requests", flow_control="min")
+        answers_out = context.source("answers", flow_control="min")
+        await requests_out.wait_connected_async(timeout=10)
+        await answers_out.wait_connected_async(timeout=10)
+        await asyncio.gather(serve(requests_in, answers_out), ask(requests_out, answers_in))
 
 
 def main(interface: str, *, config: str | None = None) -> None:
-    """Open a context and run the event loop."""
-    with umstack.Context(interface, config=config) as context:
-        asyncio.run(run(context))
+    """Run the event loop."""
+    asyncio.run(run(interface, config))
 
 
 if __name__ == "__main__":
