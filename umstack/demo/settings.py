@@ -39,20 +39,10 @@ _SOURCE_OPTIONS: Options = {
     "flow_control": "min",
     "flow_control_receiver_timeout": 3000,
     "transport_lbtrm_transmission_window_size": 48 * 1024 * 1024,
-    # UM's rule: no more than half of nak_backoff_interval, or the source ignores the NAK for a lost retransmission.
-    "transport_lbtrm_ignore_interval": 20,
-    # Session messages reveal losses at the end.
-    "transport_lbtrm_sm_minimum_interval": 20,
     "transport_lbtrm_sm_maximum_interval": 1000,
 }
 
 _RECEIVER_OPTIONS: Options = {
-    # A switch does not reorder, so a gap is a loss and is NAKed early. Spread over 2.5 to 7.5 ms, the NAKs of
-    # several receivers for one datagram still mostly become one retransmission.
-    "transport_lbtrm_nak_initial_backoff_interval": 5,
-    # Longer than a repair takes when every core is busy; a lost repair costs one of it.
-    "transport_lbtrm_nak_backoff_interval": 50,
-    "transport_lbtrm_nak_suppress_interval": 50,
     # A publisher's death is noticed soon: five of its longest intervals between session messages.
     "transport_lbtrm_activity_timeout": 5000,
     # Data in flight during a recovery: 50 ms at 160 MB/s.
