@@ -173,7 +173,8 @@ static void check_data(um_sim_world *world, um_sim_wire_session *wire, const um_
     check_body(world, wire, packet);
 }
 
-/* A datagram sent in pieces obeys the rules of a whole one. */
+/* A datagram sent in pieces obeys the rules of a whole one, except that its trail may be older: session messages may have
+ * been sent between its pieces. */
 static void check_piece(um_sim_world *world, um_sim_wire_session *wire, const um_packet *packet, um_address to)
 {
     um_lbmc_message message;
@@ -191,8 +192,10 @@ static void check_piece(um_sim_world *world, um_sim_wire_session *wire, const um
         whole.sqn != piece.sqn)
         um_sim_complain(world, "t=%lld ns: the pieces of sqn %u are not a datagram", (long long)world->now_ns,
                         piece.sqn);
-    else
+    else {
+        whole.trail = um_serial_before(whole.trail, wire->trail_sqn) ? wire->trail_sqn : whole.trail;
         check_data(world, wire, &whole, to);
+    }
 }
 
 static void check_sm(um_sim_world *world, um_sim_wire_session *wire, const um_packet *packet)

@@ -242,10 +242,13 @@ def test_runs_are_deterministic() -> None:
 
 
 def test_the_rows_of_a_receiver_that_is_cut_loose_can_be_read() -> None:
-    """A trace names the event; see seed 101044 above."""
-    _, world = trace_seed(101044)
-    with world:
-        assert any(row.kind is Kind.CUT_LOOSE for row in world.rows())
+    """A trace names the event. Slow readers are drawn often enough that a few hundred seeds have one."""
+    for seed in range(1, 500):
+        _, world = trace_seed(seed)
+        with world:
+            if any(row.kind is Kind.CUT_LOOSE for row in world.rows()):
+                return
+    pytest.fail("no receiver was cut loose")
 
 
 def test_the_command_reports_seeds_as_json() -> None:

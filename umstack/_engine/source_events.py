@@ -95,7 +95,8 @@ class Drained:
     given_up: dict[str, int]
     """Datagrams of the session that receivers have lost for good since it began, by receiver ("10.0.0.7:40211").
 
-    They may have carried messages of other topics of the session.
+    They may have carried messages of other topics of the session. With the source option late_join, receivers may have
+    fetched their messages off-transport since.
     """
 
     def __bool__(self) -> bool:

@@ -170,7 +170,7 @@ def command(
     """Publish standard input, files or generated messages to a TOPIC.
 
     Exits with status 0 once every receiver has every message; receivers that left do not count. Status 1 if a receiver
-    lost datagrams for good.
+    lost datagrams for good and cannot fetch their messages, because the source option late_join is off.
     """
     _check_form(form, bool(paths), exclude, properties, size_bytes, count, is_hot_failover)
     names = hot_failover_interfaces(interfaces, is_hot_failover=is_hot_failover)
