@@ -176,7 +176,7 @@ venv_recipe() {
 # Installs the packages of a lock file; pip rejects every file whose hash is not in the lock.
 install_locked() {
     local python=$1 lock=$ROOT/packaging/locks/$2.lock
-    "$python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$lock" >&2 ||
+    "$python" -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r "$lock" >&2 ||
         die "pip could not install $lock; the reason is above" \
             "a hash that differs: the file is not the one that was locked; scripts/dev lock makes a new lock"
 }
