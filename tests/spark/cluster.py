@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,8 +56,11 @@ def _command(pid: int) -> bytes:
 
 
 def _children(pid: int) -> list[int]:
-    found = (path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children"))
-    return [int(child) for children in found for child in children]
+    children: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended meanwhile
+            children += map(int, path.read_text().split())
+    return children
 
 
 @contextmanager

@@ -268,6 +268,7 @@ class Peer:
 
     def __init__(self, context: Context, answer: Any) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.settimeout(SECONDS)
         self.answer = answer
         self.accepted = 0
         self.done = threading.Event()
@@ -275,7 +276,6 @@ class Peer:
         self.thread.start()
 
     def _run(self) -> None:
-        self.listener.settimeout(SECONDS)
         try:
             while not self.done.is_set():
                 connection, _ = self.listener.accept()
