@@ -173,8 +173,8 @@ static void check_data(um_sim_world *world, um_sim_wire_session *wire, const um_
     check_body(world, wire, packet);
 }
 
-/* A datagram sent in pieces obeys the rules of a whole one, except that its trail may be older: session messages may have
- * been sent between its pieces. */
+/* A datagram sent in pieces obeys the rules of a whole one, except that its trail may be older: session messages may
+ * have been sent between its pieces. */
 static void check_piece(um_sim_world *world, um_sim_wire_session *wire, const um_packet *packet, um_address to)
 {
     um_lbmc_message message;

@@ -88,8 +88,8 @@ def test_it_runs_over_another_transport_with_a_daemon(tree: Path) -> None:
 def test_the_options_of_another_transport_have_its_names() -> None:
     """Options set for LBT-RM are also set for LBT-RU, and every name is an existing option."""
     multicast, unicast = DemoSettings(), DemoSettings(transport="lbtru")
-    assert multicast.receiver_options["transport_lbtrm_nak_backoff_interval"] == 50
-    assert unicast.receiver_options["transport_lbtru_nak_backoff_interval"] == 50
+    assert multicast.receiver_options["transport_lbtrm_activity_timeout"] == 5000
+    assert unicast.receiver_options["transport_lbtru_activity_timeout"] == 5000
     assert unicast.source_options["transport"] == "lbtru"
     config = Config()
     for scope, options in (

@@ -188,6 +188,7 @@ def answering(path: Path, text: bytes) -> socket.socket:
 def report_bytes(**changes: Any) -> bytes:
     """Return a report of this process' context 0, with changes."""
     report = {**EMPTY, "pid": os.getpid(), "number": 0, "command": "c", "started_at": 1.0, "read_at": 2.0}
+    report["datagram_bytes"] = 1472
     return json.dumps({**report, **changes}).encode()
 
 

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from umstack.cli.stack_options import JSON_OPTION
-from umstack.errors import InterfaceError
+from umstack.errors import InterfaceError, PermissionNeeded
 from umstack.foreign_text import displayed
 from umstack.sizing import udp_payload_bytes
 from umstack.telemetry.host_clock import host_clock
@@ -59,9 +59,9 @@ def command(interface: str | None, broker: str, as_json: bool) -> None:
         probed = [_with_broker(probe_interface(one), Path(broker)) for one in wanted]
     except XdpError as error:
         raise InterfaceError(error.message, hint=error.hint) from error
-    contexts = [one for one in read_statistics() if _is_in_this_network(one["pid"])]
+    contexts, unread = _running_contexts()
     found = [
-        (facts, used, decide(facts), [*_notes(facts), *_notes_on_sizes(facts, contexts)])
+        (facts, used, decide(facts), [*_notes(facts), *_notes_on_sizes(facts, contexts), *unread])
         for facts, used in probed
     ]
     if not found:
@@ -309,6 +309,14 @@ def _notes_of(facts: Facts) -> Iterator[Reason]:
         yield Reason(
             f"settings that can be improved: {', '.join(better)}", f"umstack nic check {facts.interface}"
         )
+
+
+def _running_contexts() -> tuple[list[dict[str, Any]], list[Reason]]:
+    """Return the running contexts of this network namespace, or the reason why they cannot be read."""
+    try:
+        return [one for one in read_statistics() if _is_in_this_network(one["pid"])], []
+    except PermissionNeeded as error:
+        return [], [Reason(f"running contexts are not examined: {error.message}", error.hint or "")]
 
 
 def _is_in_this_network(pid: int) -> bool:
