@@ -25,6 +25,7 @@ from umstack.telemetry.statistics_server import StatisticsServer, read_statistic
 
 EMPTY: dict[str, Any] = {
     "interface": "eth1",
+    "datagram_bytes": 1472,
     "link": "socket",
     "context": {},
     "link_counters": {},
@@ -188,7 +189,6 @@ def answering(path: Path, text: bytes) -> socket.socket:
 def report_bytes(**changes: Any) -> bytes:
     """Return a report of this process' context 0, with changes."""
     report = {**EMPTY, "pid": os.getpid(), "number": 0, "command": "c", "started_at": 1.0, "read_at": 2.0}
-    report["datagram_bytes"] = 1472
     return json.dumps({**report, **changes}).encode()
 
 
