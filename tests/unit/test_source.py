@@ -414,6 +414,29 @@ def test_the_rate_limit_blocks(context: Context) -> None:
 # ---- threads and ending ----
 
 
+def test_the_first_messages_of_several_threads_arrive() -> None:
+    """AE-26: the first sends back the log with pages; meanwhile no message gets behind one with a later number.
+
+    A receiver starts with the first message that arrives, so an earlier number after it would be lost without an event.
+    """
+    for _ in range(60):
+        with open_context() as context:
+            receiver, source = context.receiver("first"), context.source("first")
+            wait_for(lambda found=receiver: found.stats()["delivery_controllers"])
+            together = threading.Barrier(4)
+
+            def publish(source: Source = source, together: threading.Barrier = together) -> None:
+                together.wait()
+                source.send(b"x", flush=True)
+
+            workers = [threading.Thread(target=publish) for _ in range(4)]
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+            assert [message.sequence_number for message in collect(receiver, 4)] == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("shared", [True, False], ids=["one source", "a source each"])
 def test_four_threads_publish(context: Context, shared: bool) -> None:
     """AE-26, W3: any number of threads publish; every message arrives once, and each thread's messages in order."""

@@ -119,6 +119,8 @@ static inline void um_batcher_close(um_batcher *b, int64_t end_position, bool is
     um_source_wake_sender(session, actions);
 }
 
+/* The caller marks the claimed frame (um_frame_begin, um_frame_borrow) after it took the sqns: the first write may wait
+ * for a page, and messages of several threads should have their sqns in the order of the log. */
 static inline int um_source_claim_space(um_source *source, uint32_t span, uint32_t *actions, um_claim *claim)
 {
     um_source_session *session = source->session;
@@ -129,10 +131,8 @@ static inline int um_source_claim_space(um_source *source, uint32_t span, uint32
     int result = UM_ADMIN_ACTION;
     for (int i = 0; i < UM_CLAIM_RETRIES_MAX && result == UM_ADMIN_ACTION; i++)
         result = um_log_claim(&session->log, span, claim);
-    if (UM_LIKELY(result == 0)) {
-        um_frame_begin(&session->log, claim->frames, span - UM_FRAME_HEADER_BYTES);
+    if (UM_LIKELY(result == 0))
         return 0;
-    }
     /* Deferred frames must be sent before there can be space, so a full log flushes itself. The claim may also have
      * padded the end of a term, which is a commit: the sender may have stopped at it. */
     if (result == UM_BACK_PRESSURED || result == UM_ADMIN_ACTION) {

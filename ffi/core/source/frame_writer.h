@@ -97,8 +97,10 @@ static inline void um_frame_writer_write_message(um_frame_writer *w, uint32_t sq
     }
 }
 
+/* Marks the claimed frame as being written. */
 static inline um_frame_writer um_frame_writer_open(um_source *source, const um_claim *claim)
 {
+    um_frame_begin(&source->session->log, claim->frames, claim->length - UM_FRAME_HEADER_BYTES);
     return (um_frame_writer){.source = source,
                              .log = &source->session->log,
                              .frame = claim->frames,
