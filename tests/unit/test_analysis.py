@@ -174,6 +174,22 @@ def test_a_loss_that_its_receiver_still_requests_is_not_repaired() -> None:
     assert lost == {2: START + 24 * MS, 3: START + 24 * MS, 4: None, 5: None}
 
 
+def test_a_receiver_that_stops_asking_has_the_retransmission() -> None:
+    """A late NAK without an answer is not a loss if the receiver would have sent another; it is one if it might yet."""
+    for last_ms, repaired_ns in ((200, START + 24 * MS), (65, None)):
+        story = Story()
+        story.stream(START, MS, 1, 300)
+        for ms in (10, 40):
+            story.nak(START + ms * MS, ONE, 2)  # waits 30 ms between two NAKs
+        story.again(START + 41 * MS, 2)
+        story.nak(START + 20 * MS, TWO, 3)
+        story.again(START + 24 * MS, 3)
+        story.nak(START + 50 * MS, ONE, 3)
+        story.nak(START + last_ms * MS, ONE, 4)
+        of_one = [row for row in rows(seen(story)["losses"]) if row["receiver"] == ONE]
+        assert {row["sqn"]: row["repaired_ns"] for row in of_one}[3] == repaired_ns
+
+
 def test_one_point_judges_a_recovery() -> None:
     """The clocks of two points differ by 30 ms: the time from NAK to repair is that of one of them."""
     near, far = Story("near"), Story("far")

@@ -103,10 +103,11 @@ def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
         nak_rows.join(again, copy, "left")
         .filter(is_own | ~is_own.any().over(loss))
         .join(ignored, copy, "left")
-        .group_by(*_RECEIVER, "sqn", "nak_ns", "naks", "nak_times")
+        .join(_retries(nak_rows), list(_RECEIVER), "left")
+        .group_by(*_RECEIVER, "sqn", "nak_ns", "naks", "nak_times", "retry_ns", "active_ns")
         .agg(
             final=time.filter(time >= pl.col("last_nak_ns")).min(),
-            answer=time.filter(time >= pl.col("nak_ns")).max(),
+            answer=time.max(),
             met=time.filter(pl.col("ignored_ns") >= pl.col("last_nak_ns")).max(),
         )
         .with_columns(repaired_ns=pl.coalesce("final", _crossing(), "met"))
@@ -131,15 +132,26 @@ def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
     )
 
 
+def _retries(nak_rows: pl.DataFrame) -> pl.DataFrame:
+    """Return by receiver the longest time between two NAKs for one number, and the time of its last NAK of all."""
+    return nak_rows.group_by(*_RECEIVER).agg(
+        retry_ns=pl.col("nak_times").list.diff().list.max().max(), active_ns=pl.col("last_nak_ns").max()
+    )
+
+
 def _crossing() -> pl.Expr:
     """Return the time of the last retransmission if the receiver's last NAK crossed it in transit; otherwise null.
 
-    A receiver that NAKs twice after a retransmission has not received it, nor has one that had half of the time between
-    two NAKs to receive it.
+    A receiver that NAKs twice after a retransmission has not received it. After a single NAK it has if that NAK came
+    sooner than the one before, or if the receiver would have sent another since: it sent NAKs for other numbers for
+    longer than it ever waited between two NAKs for one.
     """
     answer, times = pl.col("answer"), pl.col("nak_times")
     last_ns, before_ns = times.list.last(), times.list.get(-2, null_on_oob=True)
-    return pl.when((before_ns <= answer) & (last_ns - answer <= answer - before_ns)).then(answer)
+    is_single = (before_ns <= answer).fill_null(True)
+    is_soon = last_ns - answer <= answer - before_ns
+    is_silent = pl.col("active_ns") - last_ns > pl.col("retry_ns")
+    return pl.when(is_single & (is_soon | is_silent)).then(answer)
 
 
 @dataclass(frozen=True, slots=True)
