@@ -130,6 +130,19 @@ static void receive_message(slow_fixture *f, uint32_t topic)
     um_node_on_data(&f->node, &rx, f->now_ns);
 }
 
+static void receive_tsni(slow_fixture *f, uint32_t topic, uint32_t sqn)
+{
+    uint8_t out[128] = {0};
+    um_lbtrm_write_data(out, SESSION, NAK_PORT, f->next_sqn, f->next_sqn, false);
+    f->next_sqn++;
+    um_rx rx = {.data = out,
+                .length = UM_LBTRM_DATA_BYTES + um_lbmc_write_tsni(out + UM_LBTRM_DATA_BYTES, &topic, &sqn, 1),
+                .from = source_address,
+                .to = group,
+                .received_ns = f->now_ns};
+    um_node_on_data(&f->node, &rx, f->now_ns);
+}
+
 /* Reads up to max rows of one kind; other rows are not accepted. Returns the last sqn read. */
 static uint32_t read_rows(slow_fixture *f, uint32_t topic, enum um_row_kind kind, uint32_t max)
 {
@@ -203,6 +216,31 @@ TEST("W8 AE-18", "open, closed, holding, cut loose, open again: the range is rep
     step(f, true);
     CHECK_EQ(read_rows(f, SLOW, UM_ROW_MESSAGE, 2), last + 1);
     CHECK_EQ(f->link.flags, 0);
+    close_session(f);
+}
+
+TEST("W8 UM-118", "a TSNI that arrives first at the open queue ends the cut, and its gap is listed once")
+{
+    slow_fixture *f = open_session(1, HOLD_NS);
+    step_until(f, UM_QUEUE_CUT_LOOSE, true);
+    for (uint32_t i = 0; i < 10; i++)
+        step(f, true);
+    read_rows(f, SLOW, UM_ROW_BEGINNING_OF_SESSION, 1);
+    read_rows(f, SLOW, UM_ROW_MESSAGE, UINT32_MAX);
+    uint32_t last = f->topic_sqns[SLOW] - 1, shown = last + 5;
+    for (uint32_t steps = 0; f->queues[SLOW].state != UM_QUEUE_OPEN && steps < STEPS_MAX; steps++) {
+        f->now_ns += NS_PER_MS;
+        um_node_review_queues(&f->node, f->now_ns);
+    }
+    CHECK_EQ(f->queues[SLOW].state, UM_QUEUE_OPEN);
+    receive_tsni(f, SLOW, shown);
+    um_delivery *slow = &f->deliveries[SLOW];
+    CHECK_EQ(read_rows(f, SLOW, UM_ROW_CUT_LOOSE, 1), last);
+    CHECK_EQ(read_rows(f, SLOW, UM_ROW_BURST_LOSS, 1), last);
+    CHECK_EQ(slow->gap_count, 1);
+    CHECK_EQ(slow->gaps[slow->gap_first].first, last + 1);
+    CHECK_EQ(slow->gaps[slow->gap_first].last, shown);
+    CHECK_EQ(slow->next_sqn, last + 1);
     close_session(f);
 }
 

@@ -97,6 +97,7 @@ RECOVERY_REGRESSIONS = {
     76802757020968: "a restarted fetch mistook losses before another topic's message for its own, and waited",
     46395930522412: "the checker expected messages before the first one, because of a false range",
     66111114476768: "the checker reported the NAK of a replaced lead as too early",
+    130107617087509: "a TSNI listed a gap while a slow reader was cut loose, which listed it again when it ended",
     103532379186767: "requests were repeated while their answers were on a slow path, and answered again",
 }
 

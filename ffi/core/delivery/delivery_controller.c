@@ -181,6 +181,18 @@ static void drop_for_slow_reader(um_delivery *delivery, uint32_t sqn, const um_a
     delivery->highest_transport_sqn = arrival->transport_sqn;
 }
 
+/* Returns true if sqn, of a message or a TSNI, is dropped because the reader is slow. Once the queue is open again, the
+ * cut ends before sqn is noted: sqn is not among those dropped, and a gap that it shows would be listed twice. */
+static bool is_left_to_slow_reader(um_delivery *delivery, uint32_t sqn, bool is_message, const um_arrival *arrival)
+{
+    if (UM_UNLIKELY(delivery->is_cut_loose))
+        um_loss_drain(delivery, arrival->now_ns, true);
+    if (UM_LIKELY(!um_slow_reader_drops(delivery) && !(is_message && um_slow_reader_fills_the_buffer(delivery))))
+        return false;
+    drop_for_slow_reader(delivery, sqn, arrival);
+    return true;
+}
+
 static bool is_duplicate(um_delivery *delivery, uint32_t sqn)
 {
     if (delivery->state == UM_DELIVERY_RUNNING && um_serial_before(sqn, delivery->next_sqn))
@@ -328,12 +340,8 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
         return;
     if (delivery->state >= UM_DELIVERY_ENDING || is_before_mapping(delivery, arrival))
         return;
-    if (UM_UNLIKELY(delivery->is_cut_loose)) /* once the queue is open, this message is not among those dropped */
-        um_loss_drain(delivery, arrival->now_ns, true);
-    if (UM_UNLIKELY(um_slow_reader_drops(delivery) || um_slow_reader_fills_the_buffer(delivery))) {
-        drop_for_slow_reader(delivery, message->sqn, arrival);
+    if (UM_UNLIKELY(is_left_to_slow_reader(delivery, message->sqn, true, arrival)))
         return;
-    }
     if (UM_UNLIKELY(um_delivery_fetch_is_active(delivery)) &&
         (is_outside_stream(delivery, message->sqn, arrival) ||
          um_fetch_live_leaves_out(delivery, message->sqn, true, arrival)))
@@ -365,7 +373,9 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
 
 void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
 {
-    if (is_before_mapping(delivery, arrival))
+    if (delivery->state >= UM_DELIVERY_ENDING || is_before_mapping(delivery, arrival))
+        return;
+    if (UM_UNLIKELY(is_left_to_slow_reader(delivery, sqn, false, arrival)))
         return;
     if (UM_UNLIKELY(um_delivery_fetch_is_active(delivery)) &&
         (is_outside_stream(delivery, sqn, arrival) || um_fetch_live_leaves_out(delivery, sqn, false, arrival)))
@@ -383,10 +393,6 @@ void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *
         return;
     if (delivery->state != UM_DELIVERY_RUNNING)
         return;
-    if (UM_UNLIKELY(um_slow_reader_drops(delivery))) {
-        drop_for_slow_reader(delivery, sqn, arrival);
-        return;
-    }
     note_exists(delivery, sqn, false, arrival);
     um_loss_drain(delivery, arrival->now_ns, true);
 }

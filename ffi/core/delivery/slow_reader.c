@@ -26,6 +26,7 @@ void um_slow_reader_cut(um_delivery *delivery)
 enum um_slow_reader_end um_slow_reader_resume(um_delivery *delivery, int64_t now_ns)
 {
     uint32_t first = delivery->next_sqn, last = delivery->highest_sqn;
+    um_debug_assert(delivery->gap_count == 0);
     /* One block has space for both rows. */
     bool is_open = delivery->receiver->queue->state != UM_QUEUE_CUT_LOOSE;
     if (!is_open || !um_queue_has_free_blocks(delivery->receiver->queue, 1)) {
