@@ -31,8 +31,8 @@ static bool is_excused(const um_sim_row_checker *checker, uint32_t sqn)
     const um_sim_message *message = um_sim_message_at(checker->topic, sqn);
     if (message == NULL)
         return false;
-    if (checker->has_foretold && um_serial_before(sqn, checker->foretold_end))
-        return true;
+    if (checker->has_foretold && um_serial_before(message->first_sqn, checker->foretold_end))
+        return true; /* it, or the start of its message, was declared lost before it was published */
     uint32_t first = message->first_sqn - checker->topic->initial_sqn;
     for (uint32_t i = 0; i < message->fragment_count; i++)
         if (checker->state[first + i] == FRAGMENT_LOST)
@@ -79,11 +79,25 @@ static void note_seen(um_sim_row_checker *checker, uint32_t first_sqn)
     checker->lowest = first_sqn;
 }
 
+/* Mode 1: after a false range, delivery restarts at live messages that the range declared lost: they are delivered or
+ * declared lost once more. */
+static void restart_if_back(um_sim_row_checker *checker, uint32_t first_sqn)
+{
+    if (checker->mode != UM_ORDERED_SEQUENCE || !checker->is_lied_to ||
+        !um_serial_before(first_sqn, checker->expected))
+        return;
+    for (uint32_t sqn = first_sqn; sqn != checker->expected; sqn++) {
+        uint32_t at = sqn - checker->topic->initial_sqn;
+        if (at < checker->topic->fragment_count && checker->state[at] == FRAGMENT_LOST)
+            checker->state[at] = FRAGMENT_UNKNOWN;
+    }
+    checker->expected = first_sqn;
+}
+
 /* Mode 1: checks that everything before `first_sqn` was delivered or declared lost. */
 static void check_order(um_sim_row_checker *checker, uint32_t first_sqn, uint32_t last_sqn)
 {
-    if (checker->is_lied_to && um_serial_before(first_sqn, checker->expected)) /* it restarts at the live messages */
-        checker->expected = first_sqn;
+    restart_if_back(checker, first_sqn);
     if (um_serial_before(first_sqn, checker->expected)) {
         COMPLAIN(checker, "sqn %u comes after %u", first_sqn, checker->expected - 1);
         return;
@@ -112,11 +126,18 @@ static void check_payload(um_sim_row_checker *checker, const um_sim_message *mes
         COMPLAIN(checker, "message at sqn %u: the payload differs from the published one", message->first_sqn);
 }
 
+/* True if a sqn may be delivered or declared lost although a false range has declared it lost; in mode 1
+ * restart_if_back() decides. */
+static bool may_follow_loss(const um_sim_row_checker *checker, uint8_t state)
+{
+    return state == FRAGMENT_LOST && checker->is_lied_to && checker->mode != UM_ORDERED_SEQUENCE;
+}
+
 static void mark_delivered(um_sim_row_checker *checker, uint32_t first_sqn, uint32_t last_sqn)
 {
     for (uint32_t sqn = first_sqn; sqn != last_sqn + 1; sqn++) {
         uint8_t *state = &checker->state[sqn - checker->topic->initial_sqn];
-        if (*state != FRAGMENT_UNKNOWN && !(checker->is_lied_to && *state == FRAGMENT_LOST))
+        if (*state != FRAGMENT_UNKNOWN && !may_follow_loss(checker, *state))
             COMPLAIN(checker, "sqn %u is delivered after it was %s", sqn,
                      *state == FRAGMENT_LOST ? "declared lost" : "delivered already");
         *state = FRAGMENT_DELIVERED;
@@ -186,10 +207,11 @@ static void check_loss(um_sim_row_checker *checker, uint32_t first_sqn, uint32_t
         COMPLAIN(checker, "sqns %u to %u are declared lost, but nothing may be unrecoverable here", first_sqn,
                  last_sqn);
     note_seen(checker, first_sqn);
+    restart_if_back(checker, first_sqn);
     for (uint32_t at = first; at <= last; at++) {
         if (checker->state[at] == FRAGMENT_UNKNOWN)
             checker->state[at] = FRAGMENT_LOST;
-        else if (!burst) /* a burst also covers earlier sqns (UX-7) */
+        else if (!burst && !may_follow_loss(checker, checker->state[at])) /* a burst also covers earlier sqns (UX-7) */
             COMPLAIN(checker, "sqn %u is declared lost after it was %s", first_sqn,
                      checker->state[at] == FRAGMENT_LOST ? "declared lost already" : "delivered");
     }

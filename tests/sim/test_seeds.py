@@ -98,6 +98,8 @@ RECOVERY_REGRESSIONS = {
     46395930522412: "the checker expected messages before the first one, because of a false range",
     66111114476768: "the checker reported the NAK of a replaced lead as too early",
     130107617087509: "a TSNI listed a gap while a slow reader was cut loose, which listed it again when it ended",
+    210038030: "the checker expected fragments whose message began in a false range, declared lost unpublished",
+    210053607: "the checker reported a loss declared again after a false range, as delivery had restarted before it",
     103532379186767: "requests were repeated while their answers were on a slow path, and answered again",
 }
 
