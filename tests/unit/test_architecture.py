@@ -89,6 +89,7 @@ CORE_FOLDERS = {
     "core/source": {"core/delivery", "core/wire", "core/foundation"},
     "core/receiver": {"core/delivery", "core/wire", "core/foundation"},
     "core/resolution": {"core/wire", "core/foundation"},
+    "core/ipc": {"core/foundation"},
 }
 CORE_FILES_MAX = 60
 CORE = set(CORE_FOLDERS)

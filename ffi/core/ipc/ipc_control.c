@@ -1,0 +1,36 @@
+#include "core/ipc/ipc_control.h"
+
+um_ipc_control um_ipc_control_make(enum um_ipc_kind kind, uint32_t session_id)
+{
+    return (um_ipc_control){.magic = UM_IPC_MAGIC,
+                            .kind = (uint16_t)kind,
+                            .version_low = UM_IPC_VERSION_LOW,
+                            .version_high = UM_IPC_VERSION_HIGH,
+                            .session_id = session_id};
+}
+
+bool um_ipc_control_decode(const uint8_t *data, size_t length, um_ipc_control *message)
+{
+    if (length != sizeof *message)
+        return false;
+    memcpy(message, data, sizeof *message);
+    return message->magic == UM_IPC_MAGIC && message->kind >= UM_IPC_HELLO && message->kind <= UM_IPC_WAKE &&
+           message->version_low != 0 && message->version_low <= message->version_high &&
+           message->reason <= UM_IPC_REASON_MEMORY && message->is_source_paced <= 1;
+}
+
+uint16_t um_ipc_common_version(const um_ipc_control *peer)
+{
+    uint16_t high = peer->version_high < UM_IPC_VERSION_HIGH ? peer->version_high : UM_IPC_VERSION_HIGH;
+    return high >= UM_IPC_VERSION_LOW && high >= peer->version_low ? high : 0;
+}
+
+enum um_ipc_reason um_ipc_judge_hello(const um_ipc_control *hello, uint32_t session_id, uint32_t receiver_count,
+                                      uint32_t receivers_max)
+{
+    if (um_ipc_common_version(hello) == 0)
+        return UM_IPC_REASON_VERSION;
+    if (hello->session_id != session_id)
+        return UM_IPC_REASON_SESSION;
+    return receiver_count >= receivers_max ? UM_IPC_REASON_FULL : UM_IPC_REASON_NONE;
+}

@@ -1,0 +1,63 @@
+/* The control protocol of LBT-IPC: messages of one size on a SOCK_SEQPACKET socket between a receiver and the source.
+ *
+ *   receiver                                         source
+ *     HELLO: session, versions it can speak  ------->
+ *                                            <-------  WELCOME: version, capacity, position, pacing; two descriptors:
+ *                                                      the log segment and the receiver's page
+ *                                            <-------  or REFUSED: reason, versions the source can speak; it closes
+ *     WAKE: the wanted position is reached   ------->
+ *                                            <-------  WAKE: the log is no longer empty
+ *
+ * Either side ends by closing its socket, which the kernel also does for a process that died. Data never passes here.
+ *
+ * Numbers are in the host's byte order: both ends are processes of one host. A message of another size, with another
+ * magic, an unknown kind or a value out of range is not a message of this protocol.
+ */
+#ifndef UM_CORE_IPC_CONTROL_H
+#define UM_CORE_IPC_CONTROL_H
+
+#include "core/foundation/base.h"
+
+enum {
+    UM_IPC_MAGIC = 0x554d4950,
+    UM_IPC_VERSION_LOW = 1, /* the versions that this build speaks */
+    UM_IPC_VERSION_HIGH = 1,
+    UM_IPC_CONTROL_BYTES = 40,
+};
+
+enum um_ipc_kind { UM_IPC_HELLO = 1, UM_IPC_WELCOME, UM_IPC_REFUSED, UM_IPC_WAKE };
+
+enum um_ipc_reason {
+    UM_IPC_REASON_NONE = 0,
+    UM_IPC_REASON_VERSION, /* no version in common */
+    UM_IPC_REASON_SESSION, /* the socket belongs to another session */
+    UM_IPC_REASON_FULL,    /* transport_lbtipc_maximum_receivers_per_transport */
+    UM_IPC_REASON_MEMORY,  /* the source has no memory or descriptor for the receiver's page */
+};
+
+typedef struct um_ipc_control {
+    uint32_t magic;
+    uint16_t kind;         /* um_ipc_kind */
+    uint16_t reason;       /* REFUSED: um_ipc_reason */
+    uint16_t version_low;  /* HELLO, REFUSED: lowest version spoken; WELCOME: the one chosen */
+    uint16_t version_high; /* HELLO, REFUSED: highest; WELCOME: the same as version_low */
+    uint32_t session_id;
+    uint32_t capacity_bytes;  /* WELCOME: of the ring */
+    uint32_t is_source_paced; /* WELCOME: 0 or 1 */
+    int64_t position;         /* WELCOME: where the receiver starts */
+    uint64_t reserved;        /* 0 */
+} um_ipc_control;
+
+_Static_assert(sizeof(um_ipc_control) == UM_IPC_CONTROL_BYTES, "no padding");
+
+/* Returns a message of this build with the kind and session, and everything else zero except the versions. */
+um_ipc_control um_ipc_control_make(enum um_ipc_kind kind, uint32_t session_id);
+/* Returns false if these bytes are no message. */
+bool um_ipc_control_decode(const uint8_t *data, size_t length, um_ipc_control *message);
+/* Returns the highest version that both this build and the peer speak; 0: none. */
+uint16_t um_ipc_common_version(const um_ipc_control *peer);
+/* Returns why a source of the session with `receiver_count` of at most `receivers_max` receivers refuses a HELLO. */
+enum um_ipc_reason um_ipc_judge_hello(const um_ipc_control *hello, uint32_t session_id, uint32_t receiver_count,
+                                      uint32_t receivers_max);
+
+#endif
