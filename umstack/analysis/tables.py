@@ -10,6 +10,7 @@ from umstack.analysis import clients, losses, numbering, once, recoveries, traff
 from umstack.analysis.stalls import stalls
 from umstack.analysis.suggestions import suggestions
 from umstack.facts.facts import Facts
+from umstack.facts.points import points_in, renamed, short_names
 
 Tables = dict[str, pl.DataFrame]
 
@@ -23,6 +24,11 @@ _ORDER = (
 
 def tables_of(facts: Facts, mtu: int = 1500) -> Tables:
     """Return all tables."""
+    return _with_short_names(tables_of_part(facts, mtu))
+
+
+def tables_of_part(facts: Facts, mtu: int = 1500) -> Tables:
+    """Return the tables of some of the sessions, for `together`: points have their whole names."""
     numbered = numbering.Numbered.of(facts)
     everything, rare = numbered.everything, losses.rare(facts, numbered.known)
     covered = numbering.coverage(everything)
@@ -67,7 +73,12 @@ def together(parts: Iterable[Mapping[str, pl.DataFrame]]) -> Tables:
     for part in parts:
         for name, table in part.items():
             rows[name].append(table)
-    return {name: _in_order(pl.concat(tables)) for name, tables in rows.items()}
+    return _with_short_names({name: _in_order(pl.concat(tables)) for name, tables in rows.items()})
+
+
+def _with_short_names(tables: Tables) -> Tables:
+    names = short_names(points_in(tables.values()))
+    return {name: renamed(table, names) for name, table in tables.items()}
 
 
 def _in_order(table: pl.DataFrame) -> pl.DataFrame:

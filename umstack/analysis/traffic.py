@@ -90,10 +90,14 @@ def topics(facts: Facts) -> pl.DataFrame:
 
 
 def at_one_point(rated: pl.DataFrame) -> pl.DataFrame:
-    """Return a session's rates at the point that saw most of it, because two points must not double the rate."""
-    totals = rated.group_by(*_POINT).agg(total=pl.col("bytes").sum()).sort("total", "point")
-    best = totals.group_by(*SESSION, maintain_order=True).agg(pl.col("point").last())
-    return rated.join(best, [*SESSION, "point"], "semi")
+    """Return a session's rates of each second at the point that saw most of it, because two points must not double the
+    rate. Another second may have another point: that of an earlier run of the source, captured elsewhere."""
+    second = (pl.col("start_ns") // NS_PER_SECOND).alias("second")
+    key = [*SESSION, "second"]
+    timed = rated.with_columns(second)
+    totals = timed.group_by(*key, "point").agg(total=pl.col("bytes").sum()).sort("total", "point")
+    best = totals.group_by(key, maintain_order=True).agg(pl.col("point").last())
+    return timed.join(best, [*key, "point"], "semi").drop("second")
 
 
 def rate_summary(rated: pl.DataFrame) -> pl.DataFrame:

@@ -10,7 +10,7 @@ files that cannot be read. No object here is shared by threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -39,6 +39,7 @@ from umstack.facts.kinds import (
 )
 from umstack.facts.labels import labelled
 from umstack.facts.packet_columns import note_row, select, sent_messages, stream_messages, topics
+from umstack.facts.points import points_in, renamed
 from umstack.facts.recovered import recovery_frames
 from umstack.facts.runs import coalesced, passed_coalesced, passed_of, runs_of
 from umstack.facts.schema import FACTS, frame_schema, merges
@@ -89,6 +90,21 @@ class Facts:
                 if one.name not in ("packets", "sends"):
                     pieces.add(one.name, getattr(part, one.name))
         return pieces.facts()
+
+    def points(self) -> set[str]:
+        """Return all points of capture."""
+        frames = (getattr(self, one.name) for one in fields(self) if one.name not in ("packets", "sends"))
+        return points_in(frames) | {stream[0] for stream in self.sends}
+
+    def renamed(self, names: Mapping[str, str]) -> Facts:
+        """Return the facts with these names of points."""
+        frames = {
+            one.name: renamed(getattr(self, one.name), names)
+            for one in fields(self)
+            if one.name not in ("packets", "sends")
+        }
+        sends = {(names.get(stream[0], stream[0]), *stream[1:]): rows for stream, rows in self.sends.items()}
+        return Facts(self.packets, sends, **frames)
 
     def equals(self, other: Facts) -> bool:
         """Return true if all counts and rows are equal."""

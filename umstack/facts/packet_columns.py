@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,8 @@ import pyarrow.compute as pc
 from umstack.capture import SCHEMA
 from umstack.capture.reading.schema import LBTTCP
 from umstack.facts.kinds import NOTE_STATUS
-from umstack.facts.kinds import ROTATION as ROTATION_PATTERN
+from umstack.facts.points import points, series_of
 from umstack.facts.sessions import BLOCK, BLOCK_BITS, RECEIVER_END, has_segments, session_number
-
-ROTATION = re.compile(ROTATION_PATTERN)
 
 RECOVERED = "recovered"
 _CONTENT_KINDS = ("message", "proactive", RECOVERED)
@@ -74,24 +71,6 @@ def message_totals(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
 def _sums(values: Any, offsets: Any) -> pa.Array:
     running = np.concatenate(([0], np.cumsum(values, dtype=np.int64)))
     return pa.array((running[offsets[1:]] - running[offsets[:-1]]).astype(np.int32))
-
-
-def point_name(path: str, interface: str | None) -> str:
-    """Return the point of capture of a packet: the file's name without its rotation suffix, and the interface's."""
-    file = ROTATION.sub("", path.rpartition("/")[2])
-    return f"{file}:{interface}" if interface else file
-
-
-def points(batch: pa.RecordBatch) -> pa.Array:
-    """Return the points of capture of packets: the file's name without its rotation suffix, and the interface's."""
-    file = ROTATION.sub("", batch.column("capture_file")[0].as_py().rpartition("/")[2])
-    interfaces = batch.column("interface_name")
-    if interfaces.null_count == len(interfaces):
-        return pa.repeat(file, len(interfaces))
-    named = pc.if_else(
-        pc.equal(pc.fill_null(interfaces, ""), ""), "", pc.binary_join_element_wise(":", interfaces, "")
-    )
-    return pc.binary_join_element_wise(file, named, "")
 
 
 def select(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
@@ -268,10 +247,9 @@ def _no_topics() -> pa.RecordBatch:
 
 def note_row(names: list[str], capture_file: str, text: str, position: int | None) -> pa.RecordBatch:
     """Return a row with a note about a file in `status`. Other columns are null, or empty if they cannot be null."""
-    file = ROTATION.sub("", capture_file.rpartition("/")[2])
     said = {
         "capture_file": capture_file,
-        POINT.name: file,
+        POINT.name: series_of(capture_file),
         "status": f"{NOTE_STATUS}{capture_file}: {text}",
         "position": -1 if position is None else position,
     }

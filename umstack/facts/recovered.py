@@ -13,7 +13,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from umstack.facts.packet_columns import RECOVERED, points
+from umstack.facts.packet_columns import RECOVERED
+from umstack.facts.points import points
 from umstack.facts.sessions import session_number
 
 _REQUEST, _RANGE_REQUEST = "request", "range_request"

@@ -50,7 +50,10 @@ _SESSION = (
         "transport session, or the negative port of its source, see `umstack.facts.sessions`",
     ),
 )
-_POINT = (_key("point", _TEXT, "point of capture: file and interface"), *_SESSION)
+_POINT = (
+    _key("point", _TEXT, "point of capture: path of its files, without rotation suffix, and interface"),
+    *_SESSION,
+)
 _RECEIVER = _key("receiver", _TEXT, "destination address and port, null for a multicast group", nullable=True)
 _COPY = (
     _RECEIVER,
@@ -209,7 +212,11 @@ FACTS: dict[str, pa.Schema] = {
     ),
     "recoveries": pa.schema(
         [
-            _key("point", _TEXT, "point of capture: file and interface"),
+            _key(
+                "point",
+                _TEXT,
+                "point of capture: path of its files, without rotation suffix, and interface",
+            ),
             _key("publisher", _TEXT, "address of the source"),
             _key("request_port", _NUMBER, "TCP port of the source"),
             _key("receiver", _TEXT, "address of the receiver"),

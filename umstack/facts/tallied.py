@@ -11,7 +11,7 @@ import polars as pl
 
 from umstack.capture.reading.schema import LBTRM, LBTRU
 from umstack.facts.kinds import DATA
-from umstack.facts.packet_columns import point_name
+from umstack.facts.points import point_name
 from umstack.facts.schema import frame_schema
 from umstack.facts.sends import Sends, Stream
 

@@ -32,6 +32,7 @@ from umstack.analysis.numbering import Numbered
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import DATA, NAK, NCF, NOTE, RETRANSMISSION, SESSION, SESSION_MESSAGE
 from umstack.facts.packed import unpacked
+from umstack.facts.points import short_names
 from umstack.monitor.window_findings import MOMENT, Losses, Span, TopicNames, grown, window_tables
 from umstack.report.outputs import arrow
 
@@ -142,7 +143,7 @@ class FindingWatch:
         state, before = self._before(number)
         kept = self._remembered(state, before)
         self._forget(state, kept)
-        fresh = unpacked([batch])
+        fresh = self._with_short_names(unpacked([batch]))
         notes = _notes(fresh.get(0))
         fresh.pop(0, None)
         reported_until_ns = state.windows_ns
@@ -215,7 +216,17 @@ class FindingWatch:
         if self._memory is not None and self._memory[0] == number:
             return self._memory[1]
         found = unpacked(pq.read_table(self.folder / name) for name in state.parts)
-        return {at: facts for at, facts in found.items() if at and at >= state.oldest_ns}
+        kept = {at: facts for at, facts in found.items() if at and at >= state.oldest_ns}
+        return self._with_short_names(kept)
+
+    def _with_short_names(self, found: Kept) -> Kept:
+        """Return facts whose points have short names. A point keeps its name, also after a restart."""
+        path = self.folder / "points.json"
+        known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+        names = short_names({point for facts in found.values() for point in facts.points()}, known)
+        if names != known:
+            _store(path, names)
+        return {at: facts.renamed(names) for at, facts in found.items()}
 
     def _forget(self, state: _State, kept: Kept) -> None:
         """Drop facts too old for unreported findings and for the windows that these depend on."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from umstack.facts.kinds import BUCKET_NS, NOTE
-from umstack.facts.packet_columns import point_name
+from umstack.facts.points import series_of
 
 Row = dict[str, Any]
 
@@ -157,14 +157,18 @@ def _folders(sessions: Sequence[Row], captures: Sequence[str]) -> dict[tuple[str
     paths = [PurePath(capture) for capture in captures]
     if len({path.parent for path in paths}) < 2:
         return {}
-    by_point: dict[str, set[str]] = {}
-    for path in paths:
-        by_point.setdefault(point_name(str(path), None), set()).add(path.parent.name)
     found: dict[tuple[str, int], set[str]] = {}
     for row in sessions:
-        where = by_point.get(row["point"]) or by_point.get(row["point"].rpartition(":")[0]) or set()
+        ends = {row["point"], row["point"].rpartition(":")[0]}
+        where = {
+            path.parent.name for path in paths if any(_is_end(series_of(str(path)), end) for end in ends)
+        }
         found.setdefault((row["publisher"], row["session_id"]), set()).update(where)
     return found
+
+
+def _is_end(path: str, end: str) -> bool:
+    return bool(end) and (path == end or path.endswith(f"/{end}"))
 
 
 def most_first(name: str, table: pa.Table) -> pa.Table:

@@ -55,7 +55,7 @@ _NOTES: dict[str, tuple[str, str | None]] = {
     "group_tag": ("the receiver's flow control group", None),
     "receiver_id": ("identifier of the receiver", None),
     "advertisements": ("topics of a topic resolution datagram, and their sessions", None),
-    "point": ("capture point: the file's name without rotation suffix, and the interface", None),
+    "point": ("capture point: the file's path without rotation suffix, and the interface", None),
     "message_count": ("messages with payload in the datagram", "messages"),
     "message_bytes": ("payload of its messages", "bytes"),
     "window_ns": ("start of the facts' time window; 0 for facts without a time", "ns"),

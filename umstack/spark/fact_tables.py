@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from umstack.analysis.tables import Tables, tables_of, together
+from umstack.analysis.tables import Tables, tables_of_part, together
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import SESSION
 from umstack.facts.packed import NO_SESSION, PACKETS, from_ipc, ipc, unpacked
@@ -36,7 +36,7 @@ def _analyst(mtu: int) -> Callable[[tuple[pa.Scalar, ...], pa.Table], pa.Table]:
 
     def analyse(key: tuple[pa.Scalar, ...], rows: pa.Table) -> pa.Table:
         facts = unpacked([rows]).get(0, Facts())
-        found = list(_sent(tables_of(facts, mtu)))
+        found = list(_sent(tables_of_part(facts, mtu)))
         if (key[0].as_py(), key[1].as_py()) == NO_SESSION:
             found.append((PACKETS, facts.packets.to_bytes(8, "little")))
         names, contents = zip(*found, strict=True) if found else ((), ())

@@ -11,7 +11,7 @@ from umstack._core import lib
 from umstack.capture import NoteKind
 from umstack.capture.reading.container import compression_of
 from umstack.capture.reading.notes import not_a_capture
-from umstack.facts.packet_columns import ROTATION
+from umstack.facts.points import series_of
 
 COPY, NO_COPY, COMPRESSED = "copy", "no-copy", "compressed"
 
@@ -69,7 +69,7 @@ class Ages:
         self._changed = {file: one.st_mtime_ns for file, one in found.items()}
         self._latest: dict[str, int] = {}
         for file, changed in self._changed.items():
-            series = _series(file)
+            series = series_of(file)
             self._latest[series] = max(changed, self._latest.get(series, 0))
         self._newest = max(self._changed.values(), default=0)
 
@@ -77,10 +77,4 @@ class Ages:
         """Return true if a file will not grow further."""
         changed = self._changed[file]
         quiet_ns = max(self._newest, time.time_ns()) - changed
-        return self._latest[_series(file)] > changed or (self._newest > changed and quiet_ns >= _QUIET_NS)
-
-
-def _series(file: str) -> str:
-    """Return the common name of a rotation's files: the folder, and the name without rotation suffix."""
-    folder, _, name = file.rpartition("/")
-    return f"{folder}/{ROTATION.sub('', name)}"
+        return self._latest[series_of(file)] > changed or (self._newest > changed and quiet_ns >= _QUIET_NS)

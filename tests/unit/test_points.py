@@ -1,0 +1,76 @@
+"""Points of capture: which files are one, and the names under which they are reported."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("polars")
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from umstack.analysis.tables import tables_of
+from umstack.capture.generate import Traffic, generate
+from umstack.facts.facts import Facts, facts_of
+from umstack.facts.points import point_name, series_of, short_names
+
+NAMES = st.text("ab", min_size=1, max_size=2)
+POINTS = st.builds(
+    lambda folders, interface: "/".join(["", *folders]) + (f":{interface}" if interface else ""),
+    st.lists(NAMES, min_size=1, max_size=4),
+    st.sampled_from(["", "eth0", "eth1"]),
+)
+
+
+def test_the_files_of_a_rotation_are_one_point() -> None:
+    """Suffixes of rotation and compression do not count, nor does the form of a local path; folders do."""
+    for path in ("/a/lan-0001.pcapng", "file:///a/lan_00002_20260102030405.pcap.gz", "file:/a/lan.cap3"):
+        assert series_of(path) == "/a/lan"
+    assert series_of("s3://bucket/lan-0001.pcap") == "s3://bucket/lan"
+    assert point_name("/a/lan.pcap", "eth/0") == "/a/lan:eth_0"
+
+
+def test_short_names_are_the_shortest_that_differ() -> None:
+    """Files of one name differ by their folders, whatever their interfaces; others keep their own name."""
+    names = short_names(["/x/hostA/lan:eth0", "/x/hostA/lan:eth1", "/x/hostB/lan:eth0", "/x/switch"])
+    assert names == {
+        "/x/hostA/lan:eth0": "hostA/lan:eth0",
+        "/x/hostA/lan:eth1": "hostA/lan:eth1",
+        "/x/hostB/lan:eth0": "hostB/lan:eth0",
+        "/x/switch": "switch",
+    }
+    assert short_names(["lan", "a/lan", "b/a/lan"]) == {"lan": "lan", "a/lan": "a/lan", "b/a/lan": "b/a/lan"}
+
+
+@given(st.lists(POINTS, unique=True), st.lists(POINTS, unique=True))
+def test_short_names_are_distinct_and_stay(first: list[str], later: list[str]) -> None:
+    """No two points have one name, a name is the end of its point, and a name once given is kept."""
+    names = short_names(first)
+    more = short_names(later, names)
+    assert more.keys() == {*first, *later}
+    assert names.items() <= more.items()
+    assert len(set(more.values())) == len(more)
+    assert all(point.endswith(short) for point, short in more.items())
+
+
+def test_files_of_one_name_in_two_folders_are_two_points(tmp_path: Path) -> None:
+    """Both hosts have an eth0.pcap: each datagram is seen once at each, and what one lacks is not seen at the other."""
+    for host in ("hostA", "hostB"):
+        (tmp_path / host).mkdir()
+    whole = tmp_path / "hostA" / "eth0.pcap"
+    truth = generate(whole, 2_000, Traffic(seed=3, loss=0.0))
+    shutil.copy(whole, tmp_path / "hostB" / "eth0.pcap")
+    with (tmp_path / "hostB" / "eth0.pcap").open("r+b") as file:
+        file.truncate(whole.stat().st_size // 2)  # host B saw the first half
+    paths = [str(tmp_path / host / "eth0.pcap") for host in ("hostA", "hostB")]
+    tables = tables_of(facts_of(paths))
+    assert not len(tables["duplicates"])
+    seen = {row["point"]: row["datagrams"] for row in tables["sessions"].to_dicts()}
+    assert seen.keys() == {"hostA/eth0", "hostB/eth0"}
+    assert seen["hostA/eth0"] == truth.data
+    assert 0.4 < seen["hostB/eth0"] / truth.data < 0.6
+    apart = Facts.merged([facts_of([paths[1]]), facts_of([paths[0]])])
+    assert apart.equals(facts_of(paths))
