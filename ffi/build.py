@@ -1,4 +1,4 @@
-"""Build the C half in place: the extension modules of ffi/modules.py and the BPF objects under `xdp/objects/`.
+"""Build the C half in place: the extension modules of ffi/modules.py and the BPF objects under `umstack_xdp/objects/`.
 
 Run as `python ffi/build.py` (or `scripts/dev build`); `pip install` runs it through ffi/build_ext.py. It requires
 only cffi, a C compiler and libcrypto. Parts that require more (libbpf, libxdp, clang) are skipped with a warning that
@@ -336,7 +336,9 @@ def build_libbpf(destination: Path) -> None:
     if libbpf_is_usable(tools):
         build_module(LIBBPF, tools, destination)
     else:
-        say("WARNING: xdp._libbpf is skipped (no kernel bypass, no lossy switch): libbpf is not installed")
+        say(
+            "WARNING: umstack_xdp._libbpf is skipped (no kernel bypass, no lossy switch): libbpf is not installed"
+        )
         say("         apt-get install libbpf-dev libelf-dev, then build again")
 
 
@@ -346,7 +348,7 @@ def build_xsk(destination: Path) -> None:
     if libxdp_is_usable(tools):
         build_module(XSK, tools, destination)
     else:
-        say("WARNING: xdp._xsk is skipped (no AF_XDP link): libxdp is not installed")
+        say("WARNING: umstack_xdp._xsk is skipped (no AF_XDP link): libxdp is not installed")
         say("         apt-get install libxdp-dev libbpf-dev libelf-dev, then build again")
 
 
@@ -374,8 +376,8 @@ def build_bpf_objects(destination: Path) -> None:
         target = directory / source.with_suffix(".o").name
         if compile_one(command, source, target) and strip:
             run([strip, "-g", str(target)])
-        changed = publish(target, destination / "xdp/objects" / target.name)
-        say(f"xdp/objects/{target.name}: {'installed' if changed else 'unchanged'}")
+        changed = publish(target, destination / "umstack_xdp/objects" / target.name)
+        say(f"umstack_xdp/objects/{target.name}: {'installed' if changed else 'unchanged'}")
 
 
 def write_type_stubs(destination: Path) -> None:
@@ -409,7 +411,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--into", type=Path, default=ROOT, help="directory that receives umstack/ and xdp/")
+    parser.add_argument(
+        "--into", type=Path, default=ROOT, help="directory that receives umstack/ and umstack_xdp/"
+    )
     parser.add_argument("--only", choices=list(STEPS), help="build only this part")
     arguments = parser.parse_args()
     destination = arguments.into.resolve()

@@ -31,10 +31,10 @@ class BuildExt(build_ext):
         """Return the files that were built; modules and objects without their tools are not among them."""
         patterns = (
             "umstack/_*.abi3.so",
-            "xdp/_*.abi3.so",
+            "umstack_xdp/_*.abi3.so",
             "umstack/*.pyi",
-            "xdp/*.pyi",
-            "xdp/objects/*.bpf.o",
+            "umstack_xdp/*.pyi",
+            "umstack_xdp/objects/*.bpf.o",
         )
         return [] if self.inplace else sorted(str(p) for q in patterns for p in Path(self.build_lib).glob(q))
 

@@ -164,7 +164,7 @@ SIM_BENCH = Module(
 )  # fmt: skip
 
 LIBBPF = Module(
-    "xdp._libbpf",
+    "umstack_xdp._libbpf",
     ("ffi/bpf",),
     (
         Header("../bpf/egress_tap.h"),
@@ -180,7 +180,7 @@ LIBBPF = Module(
 )
 
 XSK = Module(
-    "xdp._xsk",
+    "umstack_xdp._xsk",
     ("ffi/xsk", "ffi/bench/raw_order.c", "ffi/bench/raw_round_trips.c"),
     (
         *RAW_HEADERS,

@@ -1,8 +1,8 @@
 """Type stubs of the extension modules, made from the declarations that cffi has read.
 
-The build writes them beside the modules: umstack/_core.pyi and its siblings, and xdp/_cffi_types.pyi with the types
-that all of them use. They are not under version control. A struct is one class, whether Python holds it or a pointer
-to it, because cffi reads fields through both. `Pointer[uint64_t]` is an array or a pointer of a primitive type,
+The build writes them beside the modules: umstack/_core.pyi and its siblings, and umstack_xdp/_cffi_types.pyi with
+the types that all of them use. They are not under version control. A struct is one class, whether Python holds it or a
+pointer to it, because cffi reads fields through both. `Pointer[uint64_t]` is an array or a pointer of a primitive type,
 `Pointer[um_context]` the type of an out parameter. Numbers are int, float and bool; enums are int.
 """
 
@@ -19,7 +19,7 @@ from modules import MODULES, ROOT, Module
 from build import ffi_of
 
 BYTES = {"char", "uint8_t", "void"}
-COMMON = "xdp._cffi_types"
+COMMON = "umstack_xdp._cffi_types"
 PRIMITIVES = (
     *(
         "_Bool",

@@ -196,15 +196,21 @@ virtual_environment() {
     say "installing packaging/locks/$purpose.lock and umstack into .venv"
     rm -f "$stamp"
     install_locked "$VENV/bin/python" "$purpose"
-    # The lock includes the build dependencies, so nothing else is fetched.
+    install_checkout
+    echo "$purpose $recipe" >"$stamp"
+}
+
+# Installs umstack from the checkout. The lock includes the build dependencies, so nothing else is fetched.
+install_checkout() {
     (cd "$ROOT" && "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps \
         --no-build-isolation -e . >&2) ||
         die "pip could not install umstack; the reason is above" \
             "for details: .venv/bin/pip install -v --no-index --no-deps --no-build-isolation -e ."
-    echo "$purpose $recipe" >"$stamp"
 }
 
 build() {
+    # After a package was added or renamed, Python finds it outside the checkout only if it is installed again.
+    (cd / && "$VENV/bin/python" -c 'import umstack, umstack_xdp' 2>/dev/null) || install_checkout
     "$VENV/bin/python" "$ROOT/ffi/build.py" || die "the build failed; the compiler's output is above"
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xdp.probe import running_kernel
+from umstack_xdp.probe import running_kernel
 
 
 def _since(version: tuple[int, int], what: str) -> pytest.MarkDecorator:

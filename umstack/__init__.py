@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xdp.lazy_names import lazily, names_of
+from umstack_xdp.lazy_names import lazily, names_of
 
 if TYPE_CHECKING:
     from umstack._engine.source_events import Drained as Drained

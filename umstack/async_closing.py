@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 
 class AsyncClosing(Closing):

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Unpack
 
-import xdp
+import umstack_xdp as xdp
 from umstack._core import lib
 from umstack._engine.engine import Engine
 from umstack._engine.interface_follower import InterfaceFollower

@@ -8,54 +8,59 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xdp.lazy_names import lazily, names_of
+if __name__ != "umstack_xdp":
+    raise ImportError(
+        f"this package is umstack_xdp, not {__name__}: two copies of it would not share their classes"
+    )
+
+from umstack_xdp.lazy_names import lazily, names_of
 
 if TYPE_CHECKING:
-    from xdp.attachment import Attachment as Attachment
-    from xdp.attachment import AttachMode as AttachMode
-    from xdp.attachment import Occupant as Occupant
-    from xdp.attachment import occupants as occupants
-    from xdp.errors import AttachError as AttachError
-    from xdp.errors import BpfError as BpfError
-    from xdp.errors import BrokerError as BrokerError
-    from xdp.errors import FlowSteeringError as FlowSteeringError
-    from xdp.errors import FlowSteeringUnsupportedError as FlowSteeringUnsupportedError
-    from xdp.errors import GroupError as GroupError
-    from xdp.errors import InterfaceError as InterfaceError
-    from xdp.errors import NoMulticastRouteError as NoMulticastRouteError
-    from xdp.errors import NoSuchInterfaceError as NoSuchInterfaceError
-    from xdp.errors import NotBuiltError as NotBuiltError
-    from xdp.errors import OccupiedError as OccupiedError
-    from xdp.errors import RingError as RingError
-    from xdp.errors import SteeringError as SteeringError
-    from xdp.errors import XdpError as XdpError
-    from xdp.flow_steering import FlowSteering as FlowSteering
-    from xdp.groups import GroupMemberships as GroupMemberships
-    from xdp.interface import Interface as Interface
-    from xdp.interface import find_interface as find_interface
-    from xdp.interface import interfaces as interfaces
-    from xdp.interface import multicast_route as multicast_route
-    from xdp.interface import require_multicast_route as require_multicast_route
-    from xdp.interface_watch import InterfaceChange as InterfaceChange
-    from xdp.interface_watch import InterfaceWatch as InterfaceWatch
-    from xdp.loader import AttachedProgram as AttachedProgram
-    from xdp.loader import BpfMap as BpfMap
-    from xdp.loader import BpfObject as BpfObject
-    from xdp.loader import BpfProgram as BpfProgram
-    from xdp.loader import ProgramFacts as ProgramFacts
-    from xdp.loader import TestRun as TestRun
-    from xdp.loader import object_path as object_path
-    from xdp.loader import unavailable as unavailable
-    from xdp.ring_place import RingPlace as RingPlace
-    from xdp.steering import FrameTimes as FrameTimes
-    from xdp.steering import RuleCounters as RuleCounters
-    from xdp.steering import Steering as Steering
-    from xdp.steering import SteeringCounters as SteeringCounters
-    from xdp.xsk import RingFacts as RingFacts
-    from xdp.xsk import RingMode as RingMode
-    from xdp.xsk import RingSet as RingSet
-    from xdp.xsk import RingSettings as RingSettings
-    from xdp.xsk import ring_bytes as ring_bytes
+    from umstack_xdp.attachment import Attachment as Attachment
+    from umstack_xdp.attachment import AttachMode as AttachMode
+    from umstack_xdp.attachment import Occupant as Occupant
+    from umstack_xdp.attachment import occupants as occupants
+    from umstack_xdp.errors import AttachError as AttachError
+    from umstack_xdp.errors import BpfError as BpfError
+    from umstack_xdp.errors import BrokerError as BrokerError
+    from umstack_xdp.errors import FlowSteeringError as FlowSteeringError
+    from umstack_xdp.errors import FlowSteeringUnsupportedError as FlowSteeringUnsupportedError
+    from umstack_xdp.errors import GroupError as GroupError
+    from umstack_xdp.errors import InterfaceError as InterfaceError
+    from umstack_xdp.errors import NoMulticastRouteError as NoMulticastRouteError
+    from umstack_xdp.errors import NoSuchInterfaceError as NoSuchInterfaceError
+    from umstack_xdp.errors import NotBuiltError as NotBuiltError
+    from umstack_xdp.errors import OccupiedError as OccupiedError
+    from umstack_xdp.errors import RingError as RingError
+    from umstack_xdp.errors import SteeringError as SteeringError
+    from umstack_xdp.errors import XdpError as XdpError
+    from umstack_xdp.flow_steering import FlowSteering as FlowSteering
+    from umstack_xdp.groups import GroupMemberships as GroupMemberships
+    from umstack_xdp.interface import Interface as Interface
+    from umstack_xdp.interface import find_interface as find_interface
+    from umstack_xdp.interface import interfaces as interfaces
+    from umstack_xdp.interface import multicast_route as multicast_route
+    from umstack_xdp.interface import require_multicast_route as require_multicast_route
+    from umstack_xdp.interface_watch import InterfaceChange as InterfaceChange
+    from umstack_xdp.interface_watch import InterfaceWatch as InterfaceWatch
+    from umstack_xdp.loader import AttachedProgram as AttachedProgram
+    from umstack_xdp.loader import BpfMap as BpfMap
+    from umstack_xdp.loader import BpfObject as BpfObject
+    from umstack_xdp.loader import BpfProgram as BpfProgram
+    from umstack_xdp.loader import ProgramFacts as ProgramFacts
+    from umstack_xdp.loader import TestRun as TestRun
+    from umstack_xdp.loader import object_path as object_path
+    from umstack_xdp.loader import unavailable as unavailable
+    from umstack_xdp.ring_place import RingPlace as RingPlace
+    from umstack_xdp.steering import FrameTimes as FrameTimes
+    from umstack_xdp.steering import RuleCounters as RuleCounters
+    from umstack_xdp.steering import Steering as Steering
+    from umstack_xdp.steering import SteeringCounters as SteeringCounters
+    from umstack_xdp.xsk import RingFacts as RingFacts
+    from umstack_xdp.xsk import RingMode as RingMode
+    from umstack_xdp.xsk import RingSet as RingSet
+    from umstack_xdp.xsk import RingSettings as RingSettings
+    from umstack_xdp.xsk import ring_bytes as ring_bytes
 
 _HOME = {
     "Attachment": "attachment",

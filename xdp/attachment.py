@@ -16,10 +16,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from xdp.closing import Closing
-from xdp.errors import AttachError, BpfError, NoSuchInterfaceError, NotBuiltError, OccupiedError
-from xdp.interface import Interface, find_interface, off_the_event_loop
-from xdp.loader import AttachedProgram, BpfProgram, checked, libbpf
+from umstack_xdp.closing import Closing
+from umstack_xdp.errors import AttachError, BpfError, NoSuchInterfaceError, NotBuiltError, OccupiedError
+from umstack_xdp.interface import Interface, find_interface, off_the_event_loop
+from umstack_xdp.loader import AttachedProgram, BpfProgram, checked, libbpf
 
 _LIBXDP_DISPATCHER = "xdp_dispatcher"
 _STEERING = "steering"

@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from xdp.closing import Closing
-from xdp.errors import RingError
-from xdp.xsk import RingSet, binding
+from umstack_xdp.closing import Closing
+from umstack_xdp.errors import RingError
+from umstack_xdp.xsk import RingSet, binding
 
 
 class BondedRings(Closing):

@@ -25,8 +25,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from xdp.broker_policy import FRAMES_MAX_BYTES, Peer, Policy, peer_of
-from xdp.broker_protocol import (
+from umstack_xdp.broker_policy import FRAMES_MAX_BYTES, Peer, Policy, peer_of
+from umstack_xdp.broker_protocol import (
     MESSAGE_MAX_BYTES,
     AskRequest,
     AttachedRequest,
@@ -38,16 +38,16 @@ from xdp.broker_protocol import (
     encode_error,
     network_namespace,
 )
-from xdp.capabilities import held_capabilities
-from xdp.closing import Closing
-from xdp.errors import BrokerError, RingError, XdpError
-from xdp.facts import Unknown
-from xdp.interface import Interface, find_interface, lies_on_others
-from xdp.loan import SLOT, Loan
-from xdp.probe import memlock_limit_bytes
-from xdp.ring_place import RingPlace, ring_places_now
-from xdp.steering import Steering
-from xdp.xsk import RingSet, ring_bytes
+from umstack_xdp.capabilities import held_capabilities
+from umstack_xdp.closing import Closing
+from umstack_xdp.errors import BrokerError, RingError, XdpError
+from umstack_xdp.facts import Unknown
+from umstack_xdp.interface import Interface, find_interface, lies_on_others
+from umstack_xdp.loan import SLOT, Loan
+from umstack_xdp.probe import memlock_limit_bytes
+from umstack_xdp.ring_place import RingPlace, ring_places_now
+from umstack_xdp.steering import Steering
+from umstack_xdp.xsk import RingSet, ring_bytes
 
 __all__ = ["FRAMES_MAX_BYTES", "Broker", "BrokerEvent", "Peer", "Policy", "inherited_listener", "listen_at"]
 
@@ -115,7 +115,7 @@ class Broker(Closing):
     ) -> None:
         """Use a listener made by `listen_at` or `inherited_listener`.
 
-        `confinement` describes the restrictions of this process and is reported on request (`xdp.confinement`).
+        `confinement` describes the restrictions of this process and is reported on request (`umstack_xdp.confinement`).
         """
         self._listener, self._policy, self._on_event = listener, policy, on_event
         self._confinement = confinement or {}
@@ -254,7 +254,7 @@ class Broker(Closing):
             self._drop(application)
 
     def _drop(self, application: _Application) -> None:
-        """Disconnect and detach the program. The application still has its sockets: see `xdp.loan`."""
+        """Disconnect and detach the program. The application still has its sockets: see `umstack_xdp.loan`."""
         if application.is_gone:
             return
         application.is_gone = True

@@ -1,4 +1,4 @@
-"""The application's side of the broker: rings on an interface without privileges (see `xdp.broker`).
+"""The application's side of the broker: rings on an interface without privileges (see `umstack_xdp.broker`).
 
 Any thread; requests on one connection are serialized.
 """
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from xdp.attachment import AttachMode
-from xdp.broker_protocol import (
+from umstack_xdp.attachment import AttachMode
+from umstack_xdp.broker_protocol import (
     DESCRIPTORS_MAX,
     MESSAGE_MAX_BYTES,
     AskRequest,
@@ -27,12 +27,12 @@ from xdp.broker_protocol import (
     encode_request,
     network_namespace,
 )
-from xdp.closing import Closing
-from xdp.errors import BrokerError
-from xdp.facts import AttachedXdp, Facts, Unknown
-from xdp.ring_place import RingPlace
-from xdp.steering import FrameTimes
-from xdp.xsk import LentRings, RingMode, RingSet, RingSettings, RingShape
+from umstack_xdp.closing import Closing
+from umstack_xdp.errors import BrokerError
+from umstack_xdp.facts import AttachedXdp, Facts, Unknown
+from umstack_xdp.ring_place import RingPlace
+from umstack_xdp.steering import FrameTimes
+from umstack_xdp.xsk import LentRings, RingMode, RingSet, RingSettings, RingShape
 
 _ANSWER_SECONDS = 10.0
 
@@ -46,7 +46,7 @@ class BrokerFacts:
     lent: dict[str, str]
     """The lent interfaces, and the process that has each."""
     confinement: dict[str, str] = field(default_factory=dict)
-    """Restrictions of the broker's process by measure (`xdp.confinement`)."""
+    """Restrictions of the broker's process by measure (`umstack_xdp.confinement`)."""
 
     def added_to(self, facts: Facts) -> Facts:
         """Return the facts of a process whose rings the broker opens, for this interface and the NICs below it."""
@@ -135,7 +135,7 @@ class _Connection:
 
 
 class BrokeredSteering(Closing):
-    """The steering program that a broker holds for this process; like `xdp.Steering`, as far as a link needs it.
+    """The steering program that a broker holds for this process; like `Steering`, as far as a link needs it.
 
     When the broker ends, the program ends: groups steered now or later are received through the kernel.
     """

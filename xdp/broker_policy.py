@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from xdp.errors import BrokerError
+from umstack_xdp.errors import BrokerError
 
 FRAMES_MAX_BYTES = 1 << 30
 _SO_PEERGROUPS = 59

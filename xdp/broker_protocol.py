@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from xdp.attachment import AttachMode
-from xdp.errors import BrokerError
-from xdp.xsk import RingMode, RingSettings
+from umstack_xdp.attachment import AttachMode
+from umstack_xdp.errors import BrokerError
+from umstack_xdp.xsk import RingMode, RingSettings
 
 DEFAULT_PATH = "/run/umstack/xdp.sock"
 PROTOCOL_VERSION = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from xdp.facts import Unknown
+from umstack_xdp.facts import Unknown
 
 # Capability names by bit, as numbered in include/uapi/linux/capability.h.
 CAPABILITIES = {

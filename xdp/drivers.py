@@ -1,4 +1,4 @@
-"""Capabilities of drivers, from `drivers.toml`. `python -m xdp.drivers > docs/drivers.md` renders the table."""
+"""Capabilities of drivers, from `drivers.toml`. `python -m umstack_xdp.drivers > docs/drivers.md` renders the table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Driver:
 @cache
 def known_drivers() -> Mapping[str, Driver]:
     """Return the table by driver name."""
-    read = tomllib.loads(files("xdp").joinpath("drivers.toml").read_text(encoding="utf-8"))
+    read = tomllib.loads(files("umstack_xdp").joinpath("drivers.toml").read_text(encoding="utf-8"))
     return {entry["name"]: _driver(entry) for entry in read["driver"]}
 
 
@@ -65,7 +65,7 @@ def _shown_native(driver: Driver) -> str:
 _INTRODUCTION = """\
 # Drivers
 
-Generated from `xdp/drivers.toml` by `python -m xdp.drivers`; edit the table there.
+Generated from `xdp/drivers.toml` by `python -m umstack_xdp.drivers`; edit the table there.
 
 The column *native* gives the Linux release that added XDP to the driver; *zero-copy* gives the release that added
 AF_XDP rings in the NIC's own memory.

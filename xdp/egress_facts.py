@@ -8,14 +8,14 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass
 
-from xdp.capabilities import held_capabilities, missing_capabilities
-from xdp.egress_tap import NAME, egress_program_count
-from xdp.errors import XdpError
-from xdp.ethtool import Ethtool
-from xdp.facts import Unknown
-from xdp.interface import Interface, off_the_event_loop
-from xdp.loader import unavailable
-from xdp.traffic_control import disciplines, has_filters
+from umstack_xdp.capabilities import held_capabilities, missing_capabilities
+from umstack_xdp.egress_tap import NAME, egress_program_count
+from umstack_xdp.errors import XdpError
+from umstack_xdp.ethtool import Ethtool
+from umstack_xdp.facts import Unknown
+from umstack_xdp.interface import Interface, off_the_event_loop
+from umstack_xdp.loader import unavailable
+from umstack_xdp.traffic_control import disciplines, has_filters
 
 _SEGMENTATION = "tx-udp-segmentation"
 _NEEDED = ("CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON")

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from xdp.closing import Closing
-from xdp.errors import AttachError
-from xdp.interface import Interface, find_interface
-from xdp.loader import BpfObject, checked, libbpf
-from xdp.mirror_device import MirrorDevice
+from umstack_xdp.closing import Closing
+from umstack_xdp.errors import AttachError
+from umstack_xdp.interface import Interface, find_interface
+from umstack_xdp.loader import BpfObject, checked, libbpf
+from umstack_xdp.mirror_device import MirrorDevice
 
 NAME = "egress_tap"
 RING_MIN_BYTES = 1 << 20

@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeVar
 
 from pyroute2.ethtool.ioctl import EthtoolError, IoctlEthtool, NotSupportedError
 
-from xdp.closing import Closing
-from xdp.errors import SettingError
-from xdp.facts import Coalescing, QueueCounts, RingSizes, Timestamping, Unknown
+from umstack_xdp.closing import Closing
+from umstack_xdp.errors import SettingError
+from umstack_xdp.facts import Coalescing, QueueCounts, RingSizes, Timestamping, Unknown
 
 T = TypeVar("T")
 QueueKind = Literal["rx", "tx", "combined"]

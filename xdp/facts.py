@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
-from xdp.stacking import StackedDevice
+from umstack_xdp.stacking import StackedDevice
 
 AttachMode = Literal["native", "generic", "offload", "several"]
 
@@ -157,7 +157,7 @@ class Facts:
     stack: tuple[StackedDevice, ...] = ()
     """The interface and the devices below it; empty if there are none below."""
     nics: tuple[Facts, ...] = ()
-    """The NICs whose queues have the interface's rings, if not its own (`xdp.ring_place`)."""
+    """The NICs whose queues have the interface's rings, if not its own (`umstack_xdp.ring_place`)."""
     vlans_above: tuple[str, ...] = ()
     """The VLAN devices above it."""
 

@@ -24,9 +24,9 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from pyroute2.ethtool.ioctl import IoctlEthtool, NoSuchDevice, NotSupportedError
 
-from xdp.closing import Closing
-from xdp.errors import FlowSteeringError, FlowSteeringUnsupportedError
-from xdp.interface import Interface, find_interface
+from umstack_xdp.closing import Closing
+from umstack_xdp.errors import FlowSteeringError, FlowSteeringUnsupportedError
+from umstack_xdp.interface import Interface, find_interface
 
 T = TypeVar("T")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address

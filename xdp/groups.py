@@ -17,9 +17,9 @@ import struct
 from collections import Counter
 from pathlib import Path
 
-from xdp.closing import Closing
-from xdp.errors import GroupError
-from xdp.interface import Interface, find_interface
+from umstack_xdp.closing import Closing
+from umstack_xdp.errors import GroupError
+from umstack_xdp.interface import Interface, find_interface
 
 Group = ipaddress.IPv4Address | ipaddress.IPv6Address
 

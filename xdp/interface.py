@@ -20,7 +20,7 @@ from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from xdp.errors import NoMulticastRouteError, NoSuchInterfaceError
+from umstack_xdp.errors import NoMulticastRouteError, NoSuchInterfaceError
 
 _ALL_MULTICAST = "224.0.0.0/4"
 _IFF_UP = 0x1

@@ -12,8 +12,8 @@ import socket
 import time
 from dataclasses import dataclass
 
-from xdp.closing import Closing
-from xdp.interface import Interface, find_interface, interfaces
+from umstack_xdp.closing import Closing
+from umstack_xdp.interface import Interface, find_interface, interfaces
 
 _RTMGRP_LINK = 0x1
 _RTMGRP_IPV4_IFADDR = 0x10

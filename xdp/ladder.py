@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
 
-from xdp.capabilities import missing_capabilities
-from xdp.drivers import Driver, KernelVersion, known_drivers, shown_version
-from xdp.facts import Facts, Unknown
-from xdp.modes import Mode as Mode
-from xdp.modes import Wanted as Wanted
+from umstack_xdp.capabilities import missing_capabilities
+from umstack_xdp.drivers import Driver, KernelVersion, known_drivers, shown_version
+from umstack_xdp.facts import Facts, Unknown
+from umstack_xdp.modes import Mode as Mode
+from umstack_xdp.modes import Wanted as Wanted
 
 TAGS_STRIPPED = "rx-vlan-hw-parse"
 """The offload with which a NIC strips 802.1Q tags."""

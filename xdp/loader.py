@@ -15,8 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from xdp.closing import Closing
-from xdp.errors import BpfError, NotBuiltError
+from umstack_xdp.closing import Closing
+from umstack_xdp.errors import BpfError, NotBuiltError
 
 _OBJECT_DIR = Path(__file__).parent / "objects"
 _LOG_BYTES = 64 * 1024
@@ -77,7 +77,7 @@ def unavailable(name: str) -> str | None:
 def libbpf() -> Any:
     """Import the compiled loader; builds without libbpf do not have it."""
     try:
-        return import_module("xdp._libbpf")
+        return import_module("umstack_xdp._libbpf")
     except ImportError as error:
         raise NotBuiltError(
             f"the BPF loader is not available ({error})",

@@ -11,10 +11,10 @@ import contextlib
 import mmap
 import os
 
-from xdp.broker_policy import Peer
-from xdp.closing import Closing
-from xdp.steering import Steering
-from xdp.xsk import LentRings, RingSet
+from umstack_xdp.broker_policy import Peer
+from umstack_xdp.closing import Closing
+from umstack_xdp.steering import Steering
+from umstack_xdp.xsk import LentRings, RingSet
 
 SLOT = 0
 

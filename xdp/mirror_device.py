@@ -9,9 +9,9 @@ from __future__ import annotations
 import errno
 import os
 
-from xdp.closing import Closing
-from xdp.errors import BpfError
-from xdp.loader import libbpf
+from umstack_xdp.closing import Closing
+from umstack_xdp.errors import BpfError
+from umstack_xdp.loader import libbpf
 
 _HINTS = {
     errno.ENOENT: "load the module tun, or let the container have /dev/net/tun",

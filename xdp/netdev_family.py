@@ -12,8 +12,8 @@ from pyroute2.netlink import NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, genlmsg
 from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.generic import GenericNetlinkSocket
 
-from xdp.errors import SettingError
-from xdp.facts import Napi, Unknown
+from umstack_xdp.errors import SettingError
+from umstack_xdp.facts import Napi, Unknown
 
 _FAMILY = "netdev"
 _DEV_GET, _NAPI_GET, _NAPI_SET = 1, 11, 14

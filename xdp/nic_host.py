@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol, get_args
 
-from xdp.closing import Closing
-from xdp.errors import SettingError
-from xdp.ethtool import Ethtool, QueueKind, RingKind
-from xdp.facts import Coalescing, QueueCounts, RingSizes, Unknown
-from xdp.interface import find_interface
-from xdp.netdev_family import napi_instances, set_napi
-from xdp.probe import interface_number, irqs, numa_node, sysctl, sysfs_directory
+from umstack_xdp.closing import Closing
+from umstack_xdp.errors import SettingError
+from umstack_xdp.ethtool import Ethtool, QueueKind, RingKind
+from umstack_xdp.facts import Coalescing, QueueCounts, RingSizes, Unknown
+from umstack_xdp.interface import find_interface
+from umstack_xdp.netdev_family import napi_instances, set_napi
+from umstack_xdp.probe import interface_number, irqs, numa_node, sysctl, sysfs_directory
 
 Value = int | str
 

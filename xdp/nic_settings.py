@@ -1,7 +1,7 @@
 """The settings of a NIC and its host that matter to the bypass, as stages that can be checked, applied and undone.
 
-A stage maps keys (see `xdp.nic_host`) to target values. Before a key is changed, its value is written to a state file;
-`undo` restores exactly that, the last change first. If a change fails, the changes before it are undone.
+A stage maps keys (see `umstack_xdp.nic_host`) to target values. Before a key is changed, its value is written to a
+state file; `undo` restores exactly that, the last change first. If a change fails, the changes before it are undone.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from xdp.errors import SettingError, XdpError
-from xdp.facts import Unknown
-from xdp.netdev_family import THREADED_ON
-from xdp.nic_host import Host, Value
+from umstack_xdp.errors import SettingError, XdpError
+from umstack_xdp.facts import Unknown
+from umstack_xdp.netdev_family import THREADED_ON
+from umstack_xdp.nic_host import Host, Value
 
 _STATE_DIR = Path("/run/umstack")
 _RING_ENTRIES = 2048
@@ -38,7 +38,7 @@ class Preferences:
     prefers_busy_poll: bool = False
     """True if every process that reads from the NIC prefers busy polling, so its interrupts may be deferred."""
     threaded_napi: int | None = None
-    """`xdp.netdev_family.THREADED_ON` or `THREADED_BUSY_POLL`."""
+    """`umstack_xdp.netdev_family.THREADED_ON` or `THREADED_BUSY_POLL`."""
     skip: frozenset[str] = frozenset()
 
 

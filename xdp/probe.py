@@ -13,17 +13,17 @@ from pathlib import Path
 
 from pyroute2 import IPRoute
 
-from xdp.attachment import occupants
-from xdp.capabilities import held_capabilities
-from xdp.errors import XdpError
-from xdp.ethtool import Ethtool
-from xdp.facts import AttachedXdp, AttachMode, Facts, HugePages, Irq, Unknown
-from xdp.interface import Interface, find_interface, interfaces, off_the_event_loop
-from xdp.loader import unavailable
-from xdp.netdev_family import device_features, napi_instances
-from xdp.ring_place import ring_places
-from xdp.stacking import stack_of, vlans_above
-from xdp.xsk import unavailable as rings_unavailable
+from umstack_xdp.attachment import occupants
+from umstack_xdp.capabilities import held_capabilities
+from umstack_xdp.errors import XdpError
+from umstack_xdp.ethtool import Ethtool
+from umstack_xdp.facts import AttachedXdp, AttachMode, Facts, HugePages, Irq, Unknown
+from umstack_xdp.interface import Interface, find_interface, interfaces, off_the_event_loop
+from umstack_xdp.loader import unavailable
+from umstack_xdp.netdev_family import device_features, napi_instances
+from umstack_xdp.ring_place import ring_places
+from umstack_xdp.stacking import stack_of, vlans_above
+from umstack_xdp.xsk import unavailable as rings_unavailable
 
 _SYS_NET = Path("/sys/class/net")
 _ATTACH_MODES: dict[str, AttachMode] = {

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from pyroute2 import IPRoute
 
-from xdp.interface import Interface, find_interface, off_the_event_loop
-from xdp.stacking import StackedDevice, nics_below, stack_of
+from umstack_xdp.interface import Interface, find_interface, off_the_event_loop
+from umstack_xdp.stacking import StackedDevice, nics_below, stack_of
 
 _PRIORITY_SHIFT = 13
 

@@ -1,7 +1,8 @@
 """The devices below an interface: the trunk of a VLAN device, the members of a bond, and other stacked devices.
 
 In data centers an interface is often not a NIC: `bond0.100` is a VLAN of a bond of two NICs. There the kernel joins
-groups, tags frames, chooses a member and fails over; rings belong to the queues of a NIC below (`xdp.ring_place`).
+groups, tags frames, chooses a member and fails over; rings belong to the queues of a NIC below
+(`umstack_xdp.ring_place`).
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Self
 
-from xdp.attachment import Attachment, AttachMode
-from xdp.closing import Closing
-from xdp.errors import BpfError, SteeringError
-from xdp.interface import Interface, find_interface
-from xdp.loader import BpfMap, BpfObject, BpfProgram, libbpf
+from umstack_xdp.attachment import Attachment, AttachMode
+from umstack_xdp.closing import Closing
+from umstack_xdp.errors import BpfError, SteeringError
+from umstack_xdp.interface import Interface, find_interface
+from umstack_xdp.loader import BpfMap, BpfObject, BpfProgram, libbpf
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

@@ -14,8 +14,8 @@ from typing import Any, Literal
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from xdp.errors import BpfError
-from xdp.loader import BpfProgram
+from umstack_xdp.errors import BpfError
+from umstack_xdp.loader import BpfProgram
 
 Direction = Literal["ingress", "egress"]
 

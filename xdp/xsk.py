@@ -1,8 +1,8 @@
 """AF_XDP rings from Python: a ring set, which is a socket on every receive queue of an interface, with its frames.
 
 A ring set can send at once. It receives once its sockets are in the map of a steering program on the interface
-(`xdp.steering`). C code uses the rings (ffi/xsk/); Python opens and closes them and passes their address. Works on the
-network namespace of the calling thread.
+(`umstack_xdp.steering`). C code uses the rings (ffi/xsk/); Python opens and closes them and passes their address. Works
+on the network namespace of the calling thread.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, Self
 from pyroute2 import IPRoute
 from pyroute2.ethtool.ioctl import IoctlEthtool, NotSupportedError
 
-from xdp.closing import Closing
-from xdp.errors import NotBuiltError, RingError
-from xdp.ethtool import Ethtool
-from xdp.facts import Unknown
-from xdp.interface import Interface, find_interface
-from xdp.ring_place import RingPlace
-from xdp.steering import FrameTimes
+from umstack_xdp.closing import Closing
+from umstack_xdp.errors import NotBuiltError, RingError
+from umstack_xdp.ethtool import Ethtool
+from umstack_xdp.facts import Unknown
+from umstack_xdp.interface import Interface, find_interface
+from umstack_xdp.ring_place import RingPlace
+from umstack_xdp.steering import FrameTimes
 
 _HEADROOM_BYTES = 256
 """Bytes that the kernel leaves free before each received frame."""
@@ -501,7 +501,7 @@ def _frame_space(frame_bytes: int, headroom: int) -> int:
 def binding() -> Any:
     """Import the compiled rings; builds without libxdp do not have them."""
     try:
-        return import_module("xdp._xsk")
+        return import_module("umstack_xdp._xsk")
     except ImportError as error:
         raise NotBuiltError(
             f"AF_XDP rings are not available ({error})",

@@ -22,8 +22,8 @@ from tests.unit.test_packet_filter import is_kept
 from umstack.capture.writing.egress_way import egress_filter
 from umstack.capture.writing.packet_filter import PacketFilter
 from umstack.config import Config
-from xdp import BpfObject, unavailable
-from xdp.egress_tap import NAME, RING_MIN_BYTES
+from umstack_xdp import BpfObject, unavailable
+from umstack_xdp.egress_tap import NAME, RING_MIN_BYTES
 
 pytestmark = [
     pytest.mark.skipif(unavailable(NAME) is not None, reason=str(unavailable(NAME))),

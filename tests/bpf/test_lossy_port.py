@@ -20,7 +20,7 @@ from scapy.layers.l2 import ARP, Dot1AD, Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
 from tests.bpf.lossy_model import is_chosen
-from xdp import BpfError, BpfObject, TestRun, unavailable
+from umstack_xdp import BpfError, BpfObject, TestRun, unavailable
 
 pytestmark = pytest.mark.skipif(unavailable("lossy_port") is not None, reason=str(unavailable("lossy_port")))
 

@@ -45,9 +45,9 @@ from tests.bpf.frames import (
     with_bytes,
 )
 from tests.kernels import needs_program_fragments
-from xdp import BpfError, BpfObject, Steering, SteeringError, unavailable
-from xdp import steering as steering_module
-from xdp.steering import FrameTimes, queues_max, rule_key, verdict_names
+from umstack_xdp import BpfError, BpfObject, Steering, SteeringError, unavailable
+from umstack_xdp import steering as steering_module
+from umstack_xdp.steering import FrameTimes, queues_max, rule_key, verdict_names
 
 pytestmark = pytest.mark.skipif(unavailable("steering") is not None, reason=str(unavailable("steering")))
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from json_input import changed_json
 
-from xdp.attachment import AttachMode
-from xdp.broker_protocol import (
+from umstack_xdp.attachment import AttachMode
+from umstack_xdp.broker_protocol import (
     MESSAGE_MAX_BYTES,
     OpenRequest,
     RuleRequest,
@@ -18,10 +18,10 @@ from xdp.broker_protocol import (
     encode_error,
     encode_request,
 )
-from xdp.errors import XdpError
-from xdp.xsk import RingMode, RingSettings
+from umstack_xdp.errors import XdpError
+from umstack_xdp.xsk import RingMode, RingSettings
 
-INSTRUMENTED = ("xdp.broker_protocol",)
+INSTRUMENTED = ("umstack_xdp.broker_protocol",)
 _BROKER = Path("/run/umstack/broker.sock")
 _MESSAGES = [
     json.loads(

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 
-_NAME = "xdp._xsk"
+_NAME = "umstack_xdp._xsk"
 
 spec = importlib.util.spec_from_file_location(_NAME, os.environ["UMSTACK_RINGS"])
 assert spec is not None

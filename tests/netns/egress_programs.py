@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from tests.netns.system_libbpf import libbpf
 from umstack.lab import Host, Lab, namespaces
-from xdp import find_interface
+from umstack_xdp import find_interface
 
 _SCHED_CLS, _TCX_EGRESS = 3, 47
 _MOV64_IMM, _MOV64, _ADD64_IMM, _AND64_IMM, _CALL, _EXIT = 0xB7, 0xBF, 0x07, 0x57, 0x85, 0x95

@@ -21,7 +21,7 @@ import pytest
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-import xdp
+import umstack_xdp as xdp
 from tests.netns.contexts import UNLIMITED, Member, exchange, numbered, ring_facts
 from tests.waiting import collect, wait_for
 from umstack import Context
@@ -29,7 +29,7 @@ from umstack.lab import Host, Lab, namespaces
 from umstack.lab.cables import port_name
 from umstack.lab.links import index_of, netlink, set_feature
 from umstack.lab.switch import BRIDGE
-from xdp.xsk import unavailable
+from umstack_xdp.xsk import unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 ACTIVE_BACKUP, BALANCE_XOR = 1, 2

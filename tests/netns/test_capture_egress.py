@@ -28,9 +28,9 @@ from tests.waiting import SECONDS, wait_for
 from umstack.capture import CaptureNotes, decode
 from umstack.lab import Host, Lab, namespaces
 from umstack.lab.cables import port_name
-from xdp import BpfObject, XdpError, find_interface, traffic_control, unavailable
-from xdp.egress_tap import NAME, EgressFilter, EgressTap, egress_program_count
-from xdp.mirror_device import MirrorDevice
+from umstack_xdp import BpfObject, XdpError, find_interface, traffic_control, unavailable
+from umstack_xdp.egress_tap import NAME, EgressFilter, EgressTap, egress_program_count
+from umstack_xdp.mirror_device import MirrorDevice
 
 MakeLab = Callable[..., Lab]
 ETH_P_ALL = 0x0003

@@ -25,12 +25,12 @@ from umstack import Context
 from umstack._engine.ring_link import open_link
 from umstack.lab import Host, Lab
 from umstack.lab.links import set_feature
-from xdp import BpfObject, BpfProgram, Interface, RingSettings, find_interface
-from xdp.facts import Facts, QueueCounts, Unknown
-from xdp.ladder import Mode, Verdict, chosen, decide
-from xdp.nic_host import LinuxHost
-from xdp.nic_settings import Preferences, check, init, undo
-from xdp.probe import missing_parts, probe, probe_interface, running_kernel
+from umstack_xdp import BpfObject, BpfProgram, Interface, RingSettings, find_interface
+from umstack_xdp.facts import Facts, QueueCounts, Unknown
+from umstack_xdp.ladder import Mode, Verdict, chosen, decide
+from umstack_xdp.nic_host import LinuxHost
+from umstack_xdp.nic_settings import Preferences, check, init, undo
+from umstack_xdp.probe import missing_parts, probe, probe_interface, running_kernel
 
 MakeLab = Callable[..., Lab]
 ROOT = Path(__file__).resolve().parents[2]
@@ -167,7 +167,7 @@ def test_the_probe_works_without_privileges(host: Host) -> None:
     """The probe names the missing privileges and reads everything that does not need them."""
     script = (
         "import json;"
-        "from xdp.probe import probe; from xdp.ladder import decide, chosen;"
+        "from umstack_xdp.probe import probe; from umstack_xdp.ladder import decide, chosen;"
         "facts = probe('eth0'); print(json.dumps([facts.to_json(), chosen(decide(facts))]))"
     )
     child = host.run(

@@ -9,8 +9,8 @@ import subprocess
 import pytest
 
 from umstack.lab import Lab
-from xdp import FlowSteering, FlowSteeringUnsupportedError
-from xdp.flow_steering import EthtoolDevice
+from umstack_xdp import FlowSteering, FlowSteeringUnsupportedError
+from umstack_xdp.flow_steering import EthtoolDevice
 
 GET_CHANNELS = 0x3C
 

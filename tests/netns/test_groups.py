@@ -15,7 +15,7 @@ from pyroute2 import IPRoute
 
 from tests.waiting import wait_for
 from umstack.lab import Host, Lab, namespaces
-from xdp import GroupError, GroupMemberships
+from umstack_xdp import GroupError, GroupMemberships
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = ("239.77.5.1", "239.77.5.2", "239.77.5.3")
@@ -52,7 +52,7 @@ def test_the_switch_forwards_what_is_joined(shared_lab: Lab, host: Host) -> None
 
 CHILD = """
 import sys
-from xdp import GroupMemberships
+from umstack_xdp import GroupMemberships
 memberships = GroupMemberships("eth0")
 memberships.join(sys.argv[1])
 print("joined", flush=True)

@@ -17,7 +17,7 @@ from tests.netns.contexts import Member, members
 from umstack import Receiver, Source
 from umstack.batch import Batch
 from umstack.lab import Lab
-from xdp.xsk import unavailable
+from umstack_xdp.xsk import unavailable
 
 RINGS = {"link": "xdp"}
 COUNT = 4000

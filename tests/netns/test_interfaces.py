@@ -9,7 +9,7 @@ import pytest
 from pyroute2 import IPRoute
 
 from umstack.lab import Lab
-from xdp import (
+from umstack_xdp import (
     InterfaceWatch,
     NoMulticastRouteError,
     NoSuchInterfaceError,

@@ -22,7 +22,7 @@ from tests.bpf.lossy_model import is_chosen
 from tests.netns.traffic import GROUP, MARKER, Outcome, Receiver, Sender
 from tests.waiting import wait_for
 from umstack.lab import Lab, LabError, PortDirection, PortSettings, namespaces
-from xdp import InterfaceWatch
+from umstack_xdp import InterfaceWatch
 
 ETH_P_IP = 0x0800
 MakeLab = Callable[..., Lab]

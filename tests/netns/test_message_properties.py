@@ -11,7 +11,7 @@ import pytest
 from tests.netns.contexts import members
 from tests.waiting import collect, wait_for
 from umstack.lab import Lab
-from xdp.xsk import unavailable
+from umstack_xdp.xsk import unavailable
 
 COUNT = 2000
 LINKS = [

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_nic_settings import FRESH, FakeHost
-from xdp.errors import SettingError
-from xdp.nic_settings import init
+from umstack_xdp.errors import SettingError
+from umstack_xdp.nic_settings import init
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "tests/wire/wire-sample.pcap"

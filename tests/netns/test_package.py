@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import tarfile
@@ -49,6 +50,19 @@ def test_the_wheel_brings_its_libraries_and_their_licences() -> None:
     assert sum("licenses/bundled/" in name for name in names) == len(libraries)
     assert {"steering.bpf.o", "egress_tap.bpf.o"} <= {name.rpartition("/")[2] for name in names}
     assert "umstack/commit.txt" in names
+
+
+@pytest.mark.usefixtures("said")
+def test_the_wheel_occupies_no_name_but_its_own() -> None:
+    """Everything that the wheel installs has a name that begins with umstack, and no module imports a bare xdp."""
+    (wheel,) = (ROOT / "dist").glob("umstack-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        top_level = {re.sub(r"-.*(?=\.dist-info$)", "", name.partition("/")[0]) for name in names}
+        assert top_level == {"umstack", "umstack_xdp", "umstack.libs", "umstack.dist-info"}
+        texts = {name: archive.read(name).decode() for name in names if name.endswith((".py", ".pyi"))}
+    bare = re.compile(r"^\s*(?:from|import) xdp\b|[\"']xdp\._", re.MULTILINE)
+    assert not [name for name, text in texts.items() if bare.search(text)]
 
 
 @pytest.mark.usefixtures("said")

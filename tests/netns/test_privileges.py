@@ -19,15 +19,15 @@ from typing import Any
 
 import pytest
 
-import xdp
+import umstack_xdp as xdp
 from tests.kernels import needs_passed_rings
 from tests.netns.contexts import UNLIMITED, Member
 from tests.waiting import collect, wait_for
 from umstack.lab import Host, Lab
-from xdp import broker as xdp_broker
-from xdp.broker_client import ask_broker, open_brokered_rings
-from xdp.broker_protocol import MESSAGE_MAX_BYTES, OpenRequest, encode_request
-from xdp.xsk import unavailable
+from umstack_xdp import broker as xdp_broker
+from umstack_xdp.broker_client import ask_broker, open_brokered_rings
+from umstack_xdp.broker_protocol import MESSAGE_MAX_BYTES, OpenRequest, encode_request
+from umstack_xdp.xsk import unavailable
 
 NOBODY, OTHER_USER = 65534, 65533
 NEEDED = "+net_raw,+net_admin,+bpf"
@@ -206,7 +206,7 @@ def test_the_broker_keeps_what_it_needs(shared_lab: Lab, broker: BrokerProcess) 
 
 FORBIDDEN = """
 import os, pathlib, socket, sys
-from xdp.confinement import confine
+from umstack_xdp.confinement import confine
 folder = pathlib.Path(sys.argv[1])
 (folder / "there").touch()
 said = confine([folder])

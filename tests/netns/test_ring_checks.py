@@ -16,7 +16,7 @@ from umstack.lab import Host, Lab, namespaces
 from umstack.lab.cables import port_name
 from umstack.lab.links import set_feature
 from umstack.scapy import LBTRM, LBTRMData
-from xdp.xsk import unavailable
+from umstack_xdp.xsk import unavailable
 
 GROUP, PORT = "239.255.42.1", 14400
 FIXED = {"transport_lbtrm_multicast_address": GROUP, "transport_lbtrm_destination_port": PORT}

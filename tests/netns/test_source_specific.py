@@ -13,7 +13,7 @@ from tests.netns.captures import sniffing
 from tests.netns.contexts import Member, members
 from tests.waiting import collect, wait_for
 from umstack.lab import Lab
-from xdp.xsk import unavailable
+from umstack_xdp.xsk import unavailable
 
 GROUP = "232.77.1.1"
 ON_GROUP = {"transport_lbtrm_multicast_address": GROUP}

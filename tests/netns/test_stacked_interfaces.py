@@ -20,9 +20,9 @@ from tests.waiting import collect
 from umstack import Context
 from umstack.errors import UmError
 from umstack.lab import Host, Lab
-from xdp import find_interface
-from xdp.ladder import Mode, chosen, decide
-from xdp.probe import probe_interface
+from umstack_xdp import find_interface
+from umstack_xdp.ladder import Mode, chosen, decide
+from umstack_xdp.probe import probe_interface
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS: dict[str, dict[str, Any]] = {

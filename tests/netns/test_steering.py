@@ -28,7 +28,7 @@ from tests.netns.system_libbpf import detach_link, libbpf
 from tests.netns.traffic import Receiver, Sender
 from tests.waiting import wait_for
 from umstack.lab import Host, Lab, namespaces
-from xdp import (
+from umstack_xdp import (
     AttachedProgram,
     AttachError,
     AttachMode,
@@ -41,8 +41,8 @@ from xdp import (
     find_interface,
     occupants,
 )
-from xdp import steering as steering_module
-from xdp.steering import FrameTimes
+from umstack_xdp import steering as steering_module
+from umstack_xdp.steering import FrameTimes
 
 T = TypeVar("T")
 MakeLab = Callable[..., Lab]
@@ -273,7 +273,7 @@ def test_nothing_is_left(host: Host, mode: AttachMode) -> None:
 
 CHILD = """
 import sys
-from xdp import AttachMode, Steering
+from umstack_xdp import AttachMode, Steering
 steering = Steering.attach("eth0", AttachMode(sys.argv[1]))
 print(steering.program.id, steering.attachment.link_id, flush=True)
 sys.stdin.read()
@@ -402,7 +402,7 @@ def test_an_interface_that_goes_down_and_returns_keeps_the_program(shared_lab: L
 
 
 ATTACH = """
-from xdp import AttachMode, Steering
+from umstack_xdp import AttachMode, Steering
 with Steering.attach("eth0", AttachMode.NATIVE) as steering:
     steering.add_rule("239.1.1.1", 1, 0)
     assert steering.attached()

@@ -14,10 +14,10 @@ from tests.waiting import collect
 from umstack import Message
 from umstack.cli.doctor import shown_timestamps
 from umstack.lab import Lab
-from xdp import xsk
-from xdp.facts import Unknown
-from xdp.probe import probe
-from xdp.xsk import unavailable
+from umstack_xdp import xsk
+from umstack_xdp.facts import Unknown
+from umstack_xdp.probe import probe
+from umstack_xdp.xsk import unavailable
 
 MakeLab = Callable[..., Lab]
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))

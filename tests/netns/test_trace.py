@@ -18,8 +18,8 @@ from umstack.errors import Unsupported
 from umstack.lab import Host, Lab
 from umstack.trace import Drop, Group, RedirectError, Trace
 from umstack.trace.toolkit import find_headers, load_bcc
-from xdp import AttachMode, BpfObject, RingMode, RingSet, RingSettings, Steering
-from xdp.xsk import unavailable as rings_unavailable
+from umstack_xdp import AttachMode, BpfObject, RingMode, RingSet, RingSettings, Steering
+from umstack_xdp.xsk import unavailable as rings_unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUP, OTHER_GROUP = "239.9.9.9", "239.9.9.10"

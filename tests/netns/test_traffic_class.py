@@ -12,7 +12,7 @@ from tests.netns.captures import sniffing
 from tests.netns.contexts import members
 from tests.waiting import collect
 from umstack.lab import Lab
-from xdp.xsk import unavailable
+from umstack_xdp.xsk import unavailable
 
 EXPEDITED_FORWARDING = 46
 IPV4 = b"\x08\x00"

@@ -21,7 +21,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Dot1Q, Ether
 
-import xdp
+import umstack_xdp as xdp
 from tests.netns.contexts import UNLIMITED, Member, exchange, ring_facts
 from tests.waiting import wait_for
 from umstack import Context, Source
@@ -30,9 +30,9 @@ from umstack.errors import Unsupported
 from umstack.lab import Host, Lab, namespaces
 from umstack.lab.cables import port_name
 from umstack.lab.links import set_feature
-from xdp.ladder import Mode, chosen, decide
-from xdp.probe import probe
-from xdp.xsk import unavailable
+from umstack_xdp.ladder import Mode, chosen, decide
+from umstack_xdp.probe import probe
+from umstack_xdp.xsk import unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 VLAN, OTHER_VLAN, PRIORITY = 100, 101, 5

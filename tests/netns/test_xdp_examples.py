@@ -1,4 +1,4 @@
-"""The examples in the public docstrings of `xdp` run, on the interface of a host in the lab."""
+"""The examples in the public docstrings of `umstack_xdp` run, on the interface of a host in the lab."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import textwrap
 
 import pytest
 
-import xdp
+import umstack_xdp as xdp
 from tests.unit.test_docstrings import EXAMPLES
 from umstack.lab import Lab
 
-XDP_EXAMPLES = [name for name in EXAMPLES if name.startswith("xdp.")]
+XDP_EXAMPLES = [name for name in EXAMPLES if name.startswith("umstack_xdp.")]
 
 
 @pytest.mark.parametrize("name", XDP_EXAMPLES)

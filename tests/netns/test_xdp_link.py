@@ -25,7 +25,7 @@ import pytest
 from scapy.layers.l2 import Ether
 from scapy.utils import PcapWriter
 
-import xdp
+import umstack_xdp as xdp
 from tests.bpf.frames import ipv4, udp
 from tests.kernels import needs_frames_in_chains, needs_tcx
 from tests.netns.captures import sniffing
@@ -39,8 +39,8 @@ from umstack._engine.link import DataLink
 from umstack._engine.ring_link import open_link
 from umstack.errors import BackPressured, OptionError, Unsupported
 from umstack.lab import Host, Lab
-from xdp.ladder import Mode
-from xdp.xsk import unavailable
+from umstack_xdp.ladder import Mode
+from umstack_xdp.xsk import unavailable
 
 ROOT = Path(__file__).parents[2]
 MakeLab = Callable[..., Lab]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from umstack.config import Config
 from umstack.errors import UmError
 from umstack.resolution.codec import decode as decode_resolution
-from xdp.broker_protocol import AskRequest, OpenRequest, decode_reply, decode_request, encode_request
-from xdp.errors import XdpError
-from xdp.xsk import RingSettings
+from umstack_xdp.broker_protocol import AskRequest, OpenRequest, decode_reply, decode_request, encode_request
+from umstack_xdp.errors import XdpError
+from umstack_xdp.xsk import RingSettings
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

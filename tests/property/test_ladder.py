@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.test_ladder import ALL_CAPABILITIES, ALL_XDP, BEST, OCCUPANT
-from xdp.drivers import known_drivers
-from xdp.facts import Facts, Unknown
-from xdp.ladder import Mode, chosen, decide
+from umstack_xdp.drivers import known_drivers
+from umstack_xdp.facts import Facts, Unknown
+from umstack_xdp.ladder import Mode, chosen, decide
 
 UNKNOWN = Unknown("not asked")
 MISSING = ("the AF_XDP rings are not built; build again",)

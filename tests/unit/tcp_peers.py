@@ -6,7 +6,7 @@ import socket
 import struct
 
 from tests.waiting import SECONDS
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 
 def message(topic_index: int, sqn: int, data: bytes) -> bytes:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy
 import umstack
-import xdp
+import umstack_xdp as xdp
 
 def publish(context: umstack.Context) -> None:
     try:
@@ -64,7 +64,7 @@ async def wait() -> None:
 
 WRONG = """
 import umstack
-import xdp
+import umstack_xdp as xdp
 
 umstack.Nonsense()
 xdp.Nonsense()

@@ -190,7 +190,8 @@ def modules() -> dict[str, Path]:
     for path in project_files():
         name = shown(path)
         if path.suffix == ".py" and name.startswith(("umstack/", "xdp/")):
-            found[name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")] = path
+            dotted = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            found[re.sub(r"^xdp\b", "umstack_xdp", dotted)] = path
     return found
 
 
@@ -204,7 +205,8 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             submodules = {f"{node.module}.{alias.name}" for alias in node.names}
             known = submodules & (
-                modules().keys() | {"umstack._core", "umstack._sim_bench", "xdp._libbpf", "xdp._xsk"}
+                modules().keys()
+                | {"umstack._core", "umstack._sim_bench", "umstack_xdp._libbpf", "umstack_xdp._xsk"}
             )
             found.update(known)
             if len(known) < len(submodules):
@@ -231,8 +233,8 @@ def layer_of(name: str) -> int:
 
 def forbidden_imports(importer: str, imported: str) -> str | None:
     """The reason why this import goes up, if it does."""
-    if within(importer, "xdp") and within(imported, "umstack"):
-        return "xdp is a library of its own and knows no topic"
+    if within(importer, "umstack_xdp") and within(imported, "umstack"):
+        return "umstack_xdp is a library of its own and knows no topic"
     if within(imported, "umstack._sim_bench") and not within(importer, "umstack.sim", "umstack.bench"):
         return "the product never loads the simulator and the baselines"
     if within(importer, "umstack") and within(imported, "umstack"):
@@ -245,7 +247,7 @@ def forbidden_imports(importer: str, imported: str) -> str | None:
 
 
 def test_arrows_point_down() -> None:
-    """W11, components: cli -> API -> {resolution, telemetry} -> _engine -> core; umstack -> xdp, never back."""
+    """W11, components: cli -> API -> {resolution, telemetry} -> _engine -> core; umstack -> umstack_xdp, never back."""
     wrong = [
         f"{importer} imports {imported}: {reason}"
         for importer, path in modules().items()
@@ -258,7 +260,7 @@ def test_arrows_point_down() -> None:
 @pytest.mark.parametrize(
     ("importer", "imported"),
     [
-        ("xdp.probe", "umstack.errors"),
+        ("umstack_xdp.probe", "umstack.errors"),
         ("umstack.context", "umstack.cli.send"),
         ("umstack.config.options", "umstack.context"),
         ("umstack.source", "click"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xdp import Occupant
+from umstack_xdp import Occupant
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from umstack import Closed, Config, Context, Message
 from umstack.bench.round_trip_ends import RoundTripSpec, ping_in_core, serve_in_core
 from umstack.errors import ConfigError, InterfaceError, OptionError, Unsupported
 from umstack.telemetry.counters import schema
-from xdp.interface import find_interface
+from umstack_xdp.interface import find_interface
 
 # ---- creation ----
 

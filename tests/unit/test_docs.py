@@ -160,7 +160,7 @@ def public_members(owner: type) -> Iterator[tuple[str, Any]]:
     """Public attributes of a class that this project defines, inherited ones included."""
     for name, value in inspect.getmembers_static(owner):
         home = next((base for base in owner.__mro__ if name in vars(base)), object)
-        if not name.startswith("_") and home.__module__.split(".")[0] in ("umstack", "xdp"):
+        if not name.startswith("_") and home.__module__.split(".")[0] in ("umstack", "umstack_xdp"):
             yield name, value
 
 

@@ -1,6 +1,6 @@
 """Public docstrings name every parameter, result and error, and their examples run.
 
-tests/netns/test_xdp_examples.py runs the examples of `xdp`, which need an interface.
+tests/netns/test_xdp_examples.py runs the examples of `umstack_xdp`, which need an interface.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pytest
 import umstack
 import umstack.capture
 import umstack.scapy
-import xdp
+import umstack_xdp as xdp
 from umstack.config import Scope
 from umstack.telemetry.host_clock import host_clock, kernel_clock
 
@@ -46,7 +46,7 @@ def members() -> dict[str, Any]:
         value = found[name] = lookup(name)
         if inspect.isclass(value):
             for base in value.__mro__:
-                if base.__module__.startswith(("umstack", "xdp")):
+                if base.__module__.startswith("umstack"):
                     for key, member in vars(base).items():
                         if not key.startswith("_") and is_documented(member):
                             found.setdefault(f"{name}.{key}", unwrapped(member))
@@ -66,12 +66,12 @@ FUNCTIONS = {name: value for name, value in MEMBERS.items() if inspect.isfunctio
 BUILT_BY_CALLERS = (
     *(f"umstack.{name}" for name in ("Context", "Config", "MessageProperties", "UmError")),
     *(f"umstack.{name}" for name in ("Byte", "Short", "Long", "Float")),
-    *(f"xdp.{name}" for name in ("Attachment", "AttachedProgram", "BpfObject", "FlowSteering")),
-    *(f"xdp.{name}" for name in ("GroupMemberships", "InterfaceWatch", "RingSet", "Steering")),
+    *(f"umstack_xdp.{name}" for name in ("Attachment", "AttachedProgram", "BpfObject", "FlowSteering")),
+    *(f"umstack_xdp.{name}" for name in ("GroupMemberships", "InterfaceWatch", "RingSet", "Steering")),
 )
 EXEMPT_FROM_EXAMPLE = {
     name for name, value in MEMBERS.items() if inspect.isclass(value) and issubclass(value, Exception)
-} - {"umstack.UmError", "xdp.XdpError"}
+} - {"umstack.UmError", "umstack_xdp.XdpError"}
 
 
 def doc_of(value: Any) -> str:
@@ -138,11 +138,13 @@ def examples() -> dict[str, str]:
 
 
 EXAMPLES = examples()
-LOOPBACK_EXAMPLES = [name for name in EXAMPLES if not name.startswith("xdp.")]
+LOOPBACK_EXAMPLES = [name for name in EXAMPLES if not name.startswith("umstack_xdp.")]
 
 
 def test_every_public_name_of_xdp_is_on_its_page() -> None:
-    assert {name.removeprefix("xdp.") for name in NAMES if name.startswith("xdp.")} == set(xdp.__all__)
+    assert {name.removeprefix("umstack_xdp.") for name in NAMES if name.startswith("umstack_xdp.")} == set(
+        xdp.__all__
+    )
 
 
 def test_each_class_and_function_has_an_example() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from umstack.capture.writing.egress_way import choose
 from umstack.capture.writing.errors import CaptureError
-from xdp.egress_facts import EgressFacts
-from xdp.facts import Unknown
+from umstack_xdp.egress_facts import EgressFacts
+from umstack_xdp.facts import Unknown
 
 GOOD = EgressFacts(
     segments_udp=False,

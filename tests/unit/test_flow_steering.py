@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from xdp import FlowSteering, FlowSteeringError, FlowSteeringUnsupportedError, Interface
+from umstack_xdp import FlowSteering, FlowSteeringError, FlowSteeringUnsupportedError, Interface
 
 COMMAND, DATA, FILTER, COUNT, LOCATIONS, END = 0, 8, 16, 184, 188, 192
 TYPE, VALUE, MASK, QUEUE, LOCATION = FILTER, FILTER + 4, FILTER + 76, FILTER + 152, FILTER + 160

@@ -8,7 +8,7 @@ import pytest
 
 from umstack.capture.writing import frame_origin
 from umstack.capture.writing.frame_origin import FrameOrigin
-from xdp import BpfError
+from umstack_xdp import BpfError
 
 UNKNOWN, XDP_PASS = -1, 2
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from umstack.cli.doctor import shown_timestamps
-from xdp.drivers import known_drivers, render_drivers_markdown
-from xdp.facts import (
+from umstack_xdp.drivers import known_drivers, render_drivers_markdown
+from umstack_xdp.facts import (
     AttachedXdp,
     Coalescing,
     Facts,
@@ -25,8 +25,8 @@ from xdp.facts import (
     Timestamping,
     Unknown,
 )
-from xdp.ladder import LADDER, Mode, Step, Verdict, Wanted, chosen, decide
-from xdp.probe import kernel_version
+from umstack_xdp.ladder import LADDER, Mode, Step, Verdict, Wanted, chosen, decide
+from umstack_xdp.probe import kernel_version
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ALL_CAPABILITIES = frozenset({"CAP_NET_RAW", "CAP_NET_ADMIN", "CAP_BPF", "CAP_IPC_LOCK"})
@@ -275,10 +275,12 @@ def test_the_driver_table_is_consistent() -> None:
 
 
 def test_the_driver_page_is_up_to_date() -> None:
-    """docs/drivers.md is what `python -m xdp.drivers` prints."""
+    """docs/drivers.md is what `python -m umstack_xdp.drivers` prints."""
     page = (REPOSITORY / "docs/drivers.md").read_text()
-    assert page == render_drivers_markdown(), "run: python -m xdp.drivers > docs/drivers.md"
-    made = subprocess.run([sys.executable, "-m", "xdp.drivers"], capture_output=True, text=True, check=True)
+    assert page == render_drivers_markdown(), "run: python -m umstack_xdp.drivers > docs/drivers.md"
+    made = subprocess.run(
+        [sys.executable, "-m", "umstack_xdp.drivers"], capture_output=True, text=True, check=True
+    )
     assert made.stdout == page
 
 

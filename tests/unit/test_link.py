@@ -12,16 +12,16 @@ from typing import Any, cast
 
 import pytest
 
-import xdp
+import umstack_xdp as xdp
 from tests.unit.loopback import configuration_file
 from tests.unit.test_ladder import ALL_CAPABILITIES, BEST, OCCUPANT, VETH
 from umstack import Context, GenericModeWarning
 from umstack._engine.link import DataLink, OpenedRings
 from umstack._engine.ring_link import walk_down
 from umstack.errors import PermissionNeeded, UmError, Unsupported
-from xdp.facts import Facts
-from xdp.interface import Interface
-from xdp.ladder import Mode, decide
+from umstack_xdp.facts import Facts
+from umstack_xdp.interface import Interface
+from umstack_xdp.ladder import Mode, decide
 
 Z, N, G, S = Mode.ZERO_COPY, Mode.NATIVE, Mode.GENERIC, Mode.SOCKET
 NO_PRIVILEGE = replace(BEST, capabilities=frozenset({"CAP_NET_RAW", "CAP_NET_ADMIN"}))

@@ -11,11 +11,20 @@ from click.testing import CliRunner
 
 from umstack.cli.nic import command
 from umstack.errors import InterfaceError, UmError
-from xdp.errors import SettingError
-from xdp.facts import Unknown
-from xdp.netdev_family import THREADED_BUSY_POLL, THREADED_ON
-from xdp.nic_host import Value, cpu_list
-from xdp.nic_settings import STAGES, NoStateError, Preferences, check, command_for, init, state_path, undo
+from umstack_xdp.errors import SettingError
+from umstack_xdp.facts import Unknown
+from umstack_xdp.netdev_family import THREADED_BUSY_POLL, THREADED_ON
+from umstack_xdp.nic_host import Value, cpu_list
+from umstack_xdp.nic_settings import (
+    STAGES,
+    NoStateError,
+    Preferences,
+    check,
+    command_for,
+    init,
+    state_path,
+    undo,
+)
 
 MIB = 1024 * 1024
 

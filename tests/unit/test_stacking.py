@@ -9,12 +9,12 @@ import pytest
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
 from tests.unit.test_ladder import BEST
-from xdp import ring_place
-from xdp.facts import AttachedXdp, Facts
-from xdp.interface import Interface
-from xdp.ladder import Mode, Verdict, chosen, decide
-from xdp.ring_place import RingPlace, ring_places
-from xdp.stacking import StackedDevice, nic_that_sends, nics_below, stack_of, vlans_above
+from umstack_xdp import ring_place
+from umstack_xdp.facts import AttachedXdp, Facts
+from umstack_xdp.interface import Interface
+from umstack_xdp.ladder import Mode, Verdict, chosen, decide
+from umstack_xdp.ring_place import RingPlace, ring_places
+from umstack_xdp.stacking import StackedDevice, nic_that_sends, nics_below, stack_of, vlans_above
 
 
 def link(index: int, name: str, **attributes: Any) -> ifinfmsg:

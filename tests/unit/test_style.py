@@ -42,4 +42,4 @@ def test_c_is_formatted() -> None:
 @pytest.mark.timeout(300)
 def test_types_are_strict() -> None:
     """Every function of both packages is typed, and the types agree."""
-    check(sys.executable, "-m", "mypy", "--strict", "umstack", "xdp")
+    check(sys.executable, "-m", "mypy", "--strict", "umstack", "umstack_xdp")

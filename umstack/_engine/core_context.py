@@ -8,7 +8,7 @@ import threading
 from random import SystemRandom
 from typing import Any, Protocol
 
-import xdp
+import umstack_xdp as xdp
 from umstack._core import ffi, lib
 from umstack._engine.link import DataLink
 from umstack.config import ContextOptions

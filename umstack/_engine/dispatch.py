@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from umstack.errors import Closed
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 
 @dataclass(frozen=True, slots=True, eq=False)

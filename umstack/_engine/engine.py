@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import xdp
+import umstack_xdp as xdp
 from umstack._core import ffi, lib
 from umstack._engine.core_context import CoreContext
 from umstack._engine.dispatch import Dispatch, DispatchThreads, DonatedDispatch
@@ -35,7 +35,7 @@ from umstack._engine.waiting import SEQUENTIAL_SLICE_NS, SLICE_NS, timeout_ns
 from umstack.config import ContextOptions, LintWarning, lint_datagram_size
 from umstack.repeated_records import RepeatedRecords
 from umstack.sizing import udp_payload_bytes
-from xdp.modes import Mode, Wanted
+from umstack_xdp.modes import Mode, Wanted
 
 _GROUPS_MAX: int = lib.UM_RECEIVING_GROUPS_MAX
 

@@ -6,8 +6,8 @@ import ipaddress
 
 from umstack.config import UNSET_INTERFACE
 from umstack.errors import OptionError
-from xdp.errors import NoSuchInterfaceError
-from xdp.interface import find_interface
+from umstack_xdp.errors import NoSuchInterfaceError
+from umstack_xdp.interface import find_interface
 
 
 def interface_address(option: str, value: str) -> str | None:

@@ -9,7 +9,7 @@ import select
 import threading
 from collections.abc import Callable
 
-import xdp
+import umstack_xdp as xdp
 
 _WAIT_MS = 500
 

@@ -13,15 +13,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from xdp.attachment import has_program, occupants
-from xdp.errors import XdpError
-from xdp.interface import lies_on_others
-from xdp.modes import Mode
+from umstack_xdp.attachment import has_program, occupants
+from umstack_xdp.errors import XdpError
+from umstack_xdp.interface import lies_on_others
+from umstack_xdp.modes import Mode
 
 if TYPE_CHECKING:
-    import xdp
-    from xdp.bonded_rings import BondedRings
-    from xdp.broker_client import BrokeredSteering
+    import umstack_xdp as xdp
+    from umstack_xdp.bonded_rings import BondedRings
+    from umstack_xdp.broker_client import BrokeredSteering
 
     Steering = xdp.Steering | BrokeredSteering
 
@@ -117,7 +117,7 @@ class DataLink:
         return min((one.ring_set.facts.datagram_max_bytes for one in self._opened), default=None)
 
     def _bind(self) -> None:
-        from xdp.bonded_rings import BondedRings
+        from umstack_xdp.bonded_rings import BondedRings
 
         try:
             self._bond = BondedRings([one.ring_set for one in self._opened])
@@ -157,8 +157,8 @@ class DataLink:
                 one.ring_set.learn_address()
             if self._bond is None:
                 return
-            from xdp.ring_place import stack_now
-            from xdp.stacking import nic_that_sends, nics_below
+            from umstack_xdp.ring_place import stack_now
+            from umstack_xdp.stacking import nic_that_sends, nics_below
 
             interface = self._opened[0].ring_set.place.interface
             stack = stack_now(interface)
@@ -190,7 +190,7 @@ class DataLink:
                 "program_attached": all(one.attached() for one in steerings),
                 "frame_times": str(steerings[0].frame_times),
             }
-            from xdp.broker_client import BrokeredSteering  # already imported if there are rings
+            from umstack_xdp.broker_client import BrokeredSteering  # already imported if there are rings
 
             brokered = [one.lost for one in steerings if isinstance(one, BrokeredSteering)]
             if brokered:
@@ -218,7 +218,7 @@ def rings_of_others(interface: xdp.Interface) -> str | None:
     with contextlib.suppress(XdpError):
         devices = [interface]
         if lies_on_others(interface.name):
-            from xdp.ring_place import ring_places_now
+            from umstack_xdp.ring_place import ring_places_now
 
             devices += [place.device for place in ring_places_now(interface)]
         in_the_way = [

@@ -1,9 +1,10 @@
-"""Opens the link of a context by the mode ladder (`xdp.ladder`).
+"""Opens the link of a context by the mode ladder (`umstack_xdp.ladder`).
 
 A mode that the facts of the host forbid is not tried, and its reason is recorded. Every other mode is tried in turn,
 and a failed attempt is recorded with its errno, so that users can see the mode in effect and why. A forced link that
 cannot be opened raises an error with the reason.
-In a process without the capabilities a broker opens the rings, if there is one (`xdp.broker`, docs/privileges.md).
+In a process without the capabilities a broker opens the rings, if there is one (`umstack_xdp.broker`,
+docs/privileges.md).
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-import xdp
+import umstack_xdp as xdp
 from umstack._engine.link import SLOT, DataLink, LinkStep, OpenedRings
 from umstack.config import ContextOptions
 from umstack.errors import PermissionNeeded, UmError, Unsupported
-from xdp.broker_client import ask_broker, open_brokered_rings
-from xdp.capabilities import missing_capabilities
-from xdp.facts import Facts, Unknown
-from xdp.ladder import Mode, Step, Verdict, Wanted, decide, modes_of
-from xdp.probe import probe_interface
-from xdp.ring_place import ring_places
+from umstack_xdp.broker_client import ask_broker, open_brokered_rings
+from umstack_xdp.capabilities import missing_capabilities
+from umstack_xdp.facts import Facts, Unknown
+from umstack_xdp.ladder import Mode, Step, Verdict, Wanted, decide, modes_of
+from umstack_xdp.probe import probe_interface
+from umstack_xdp.ring_place import ring_places
 
 OpenRings = Callable[[Mode], Sequence[OpenedRings]]
 

@@ -21,8 +21,8 @@ from umstack.bench.stream_ends import StreamSpec
 from umstack.bench.throughput import Baseline, Pins, Progress, baselines, measure_stream, options_text
 from umstack.errors import Unsupported
 from umstack.lab import Lab
-from xdp.ladder import Mode, chosen, decide
-from xdp.probe import probe_interface
+from umstack_xdp.ladder import Mode, chosen, decide
+from umstack_xdp.probe import probe_interface
 
 SIZES = (64, 256, 1024, 1400, 8900)
 SIZE_MAX = 8900

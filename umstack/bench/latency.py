@@ -19,9 +19,9 @@ from umstack.bench.throughput import Pins, Progress
 from umstack.errors import LinkError
 from umstack.lab import Lab
 from umstack.lab.cables import HOST_INTERFACE
-from xdp import find_interface
-from xdp.facts import Unknown
-from xdp.netdev_family import THREADED_ON, napi_instances, set_napi
+from umstack_xdp import find_interface
+from umstack_xdp.facts import Unknown
+from umstack_xdp.netdev_family import THREADED_ON, napi_instances, set_napi
 
 _REQUEST_GROUP, _REPLY_GROUP = "239.255.7.3", "239.255.7.4"
 _RAW_REQUEST_GROUP, _RAW_REPLY_GROUP = "239.255.7.5", "239.255.7.6"

@@ -31,7 +31,7 @@ import numpy as np
 from umstack._sim_bench import ffi, lib
 from umstack.bench.children import CHILD_SLACK_SECONDS, BenchError, Child, Host, running
 from umstack.errors import LinkError, UmError, error_from_result
-from xdp import XdpError
+from umstack_xdp import XdpError
 
 Subject = Literal["raw-udp", "raw-udp-packed", "raw-udp-gso", "raw-xdp"]
 Wait = Literal["block", "busy"]

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-import xdp
+import umstack_xdp as xdp
 from umstack.bench import raw
 from umstack.errors import LinkError
-from xdp.xsk import binding
+from umstack_xdp.xsk import binding
 
 _SETTINGS = xdp.RingSettings(queues=1)
 

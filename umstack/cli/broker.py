@@ -16,11 +16,11 @@ from umstack.cli.interruption import terminable
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.errors import PermissionNeeded, UmError
 from umstack.foreign_text import displayed
-from xdp import XdpError
-from xdp.broker import FRAMES_MAX_BYTES, Broker, BrokerEvent, Policy, inherited_listener, listen_at
-from xdp.broker_protocol import DEFAULT_PATH
-from xdp.capabilities import held_capabilities, missing_capabilities
-from xdp.confinement import IN_FORCE, confine
+from umstack_xdp import XdpError
+from umstack_xdp.broker import FRAMES_MAX_BYTES, Broker, BrokerEvent, Policy, inherited_listener, listen_at
+from umstack_xdp.broker_protocol import DEFAULT_PATH
+from umstack_xdp.capabilities import held_capabilities, missing_capabilities
+from umstack_xdp.confinement import IN_FORCE, confine
 
 _EXAMPLES = """\b
 Examples:

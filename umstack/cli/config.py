@@ -23,7 +23,7 @@ from umstack.config import (
 )
 from umstack.errors import OptionError
 from umstack.foreign_text import displayed
-from xdp import XdpError, find_interface
+from umstack_xdp import XdpError, find_interface
 
 _EXAMPLES = """\b
 Examples:

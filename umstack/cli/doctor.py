@@ -20,18 +20,18 @@ from umstack.foreign_text import displayed
 from umstack.sizing import udp_payload_bytes
 from umstack.telemetry.host_clock import host_clock
 from umstack.telemetry.statistics_server import read_statistics
-from xdp import BrokerError, XdpError, find_interface
-from xdp.broker_client import ask_broker
-from xdp.broker_protocol import DEFAULT_PATH
-from xdp.capabilities import missing_capabilities
-from xdp.confinement import IN_FORCE
-from xdp.drivers import known_drivers
-from xdp.facts import AttachedXdp, Facts, Napi, Unknown
-from xdp.ladder import TAGS_STRIPPED, Mode, Reason, Step, Verdict, chosen, decide
-from xdp.nic_host import LinuxHost
-from xdp.nic_settings import check
-from xdp.probe import multicast_interfaces, probe_interface
-from xdp.stacking import nic_that_sends
+from umstack_xdp import BrokerError, XdpError, find_interface
+from umstack_xdp.broker_client import ask_broker
+from umstack_xdp.broker_protocol import DEFAULT_PATH
+from umstack_xdp.capabilities import missing_capabilities
+from umstack_xdp.confinement import IN_FORCE
+from umstack_xdp.drivers import known_drivers
+from umstack_xdp.facts import AttachedXdp, Facts, Napi, Unknown
+from umstack_xdp.ladder import TAGS_STRIPPED, Mode, Reason, Step, Verdict, chosen, decide
+from umstack_xdp.nic_host import LinuxHost
+from umstack_xdp.nic_settings import check
+from umstack_xdp.probe import multicast_interfaces, probe_interface
+from umstack_xdp.stacking import nic_that_sends
 
 _THREADED = {0: "in soft interrupts", 1: "in threads", 2: "in threads that never sleep"}
 _EXAMPLES = """\b

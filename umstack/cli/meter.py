@@ -7,7 +7,7 @@ import time
 from rich.console import Console
 from rich.status import Status
 
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 _TERMINAL_INTERVAL_SECONDS = 0.25
 _LOG_INTERVAL_SECONDS = 5.0

@@ -17,12 +17,12 @@ from rich.table import Table
 from umstack.cli.interruption import terminable
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.errors import InterfaceError, PermissionNeeded, UmError
-from xdp import NoSuchInterfaceError, XdpError
-from xdp.errors import SettingError
-from xdp.facts import Unknown
-from xdp.netdev_family import THREADED_BUSY_POLL, THREADED_ON
-from xdp.nic_host import LinuxHost
-from xdp.nic_settings import STAGES, Outcome, Preferences, Setting, check, init, state_path, undo
+from umstack_xdp import NoSuchInterfaceError, XdpError
+from umstack_xdp.errors import SettingError
+from umstack_xdp.facts import Unknown
+from umstack_xdp.netdev_family import THREADED_BUSY_POLL, THREADED_ON
+from umstack_xdp.nic_host import LinuxHost
+from umstack_xdp.nic_settings import STAGES, Outcome, Preferences, Setting, check, init, state_path, undo
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -18,7 +18,7 @@ from umstack.cli.interruption import terminable
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.errors import InterfaceError
 from umstack.trace import Group, Trace, TraceReport
-from xdp import XdpError, find_interface
+from umstack_xdp import XdpError, find_interface
 
 _EXAMPLES = """\b
 Examples:

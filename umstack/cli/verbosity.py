@@ -13,7 +13,7 @@ import click
 from umstack.foreign_text import displayed_lines
 
 _LEVELS = (logging.ERROR, logging.INFO, logging.DEBUG)
-_LOGGERS = ("umstack", "xdp")
+_LOGGERS = ("umstack", "umstack_xdp")
 _OPTION = "verbosity"
 
 

@@ -48,11 +48,11 @@ def lines() -> list[str]:
     """Return one line per item."""
     said = [f"umstack {metadata.version('umstack')} (commit {commit()})"]
     said.append(f"Python {platform.python_version()}, Linux {platform.release()}, {platform.machine()}")
-    for module, library in (("xdp._libbpf", "libbpf"), ("xdp._xsk", "libxdp")):
+    for module, library in (("umstack_xdp._libbpf", "libbpf"), ("umstack_xdp._xsk", "libxdp")):
         version = _mapped_library(module, library)
         said.append(f"{library} {version}" if version else f"{library}: not compiled in (no AF_XDP)")
     said.append(f"libcrypto {ffi.string(lib.um_mac_library()).decode()} (OpenSSL)")
-    objects = resources.files("xdp") / "objects"
+    objects = resources.files("umstack_xdp") / "objects"
     there = [what for name, what in _BPF_PROGRAMS.items() if (objects / f"{name}.bpf.o").is_file()]
     said.append(f"BPF programs: {', '.join(there) or 'none compiled in'}")
     return said

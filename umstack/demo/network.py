@@ -17,8 +17,8 @@ from umstack.demo.errors import DemoFailed
 from umstack.demo.settings import DemoSettings, Options
 from umstack.lab import Lab, PortCounters
 from umstack.lab.cables import port_name
-from xdp.ladder import Mode, chosen, decide
-from xdp.probe import probe_interface
+from umstack_xdp.ladder import Mode, chosen, decide
+from umstack_xdp.probe import probe_interface
 
 _RMEM_MAX = Path("/proc/sys/net/core/rmem_max")
 _LOOPBACK_DATAGRAM_BYTES = 8192

@@ -13,7 +13,7 @@ from typing import Any
 
 from umstack.demo.network import Network
 from umstack.telemetry.statistics_server import read_statistics
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 _END_SECONDS = 2.0
 _LINES_SHOWN = 12

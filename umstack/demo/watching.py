@@ -11,7 +11,7 @@ from typing import Any
 from umstack.telemetry.endpoint import MetricsEndpoint
 from umstack.telemetry.live_page import LivePage
 from umstack.telemetry.statistics_server import read_statistics
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 _SCRAPE_SECONDS = 5.0
 _CONTEXT = re.compile(r"^umstack_context_info\{", re.MULTILINE)

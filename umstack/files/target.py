@@ -14,7 +14,7 @@ from pathlib import Path
 
 from umstack.errors import error_from_path
 from umstack.files.walk import MODE_MASK
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -17,7 +17,7 @@ from typing import Self
 from umstack.lab.errors import LabError
 from umstack.lab.host import MTU_MAX_BYTES
 from umstack.lab.links import index_of, netlink
-from xdp import AttachedProgram, BpfObject, traffic_control
+from umstack_xdp import AttachedProgram, BpfObject, traffic_control
 
 # Each datagram counts as the largest possible and empties the bucket, so a round takes this long for any size.
 _ROUND_NS = 50_000

@@ -11,7 +11,7 @@ from umstack.lab import namespaces
 from umstack.lab.cables import HOST_INTERFACE, port_name
 from umstack.lab.errors import LabError
 from umstack.lab.links import index_of, netlink, set_sysctl
-from xdp import Interface, InterfaceWatch, XdpError, find_interface
+from umstack_xdp import Interface, InterfaceWatch, XdpError, find_interface
 
 T = TypeVar("T")
 

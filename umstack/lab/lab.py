@@ -23,7 +23,7 @@ from umstack.lab.host import Host, check_mtu
 from umstack.lab.offload import Segmentation
 from umstack.lab.port import Port, PortDirection, PortSettings
 from umstack.lab.registry import LabRecord
-from xdp import unavailable
+from umstack_xdp import unavailable
 
 HOSTS_MAX = 200
 _NETWORK = ipaddress.IPv4Network("10.77.0.0/24")

@@ -16,7 +16,7 @@ from umstack.lab.cables import port_name
 from umstack.lab.detour import Detour
 from umstack.lab.errors import LabError
 from umstack.lab.links import index_of, netlink
-from xdp import BpfMap, XdpError, traffic_control
+from umstack_xdp import BpfMap, XdpError, traffic_control
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from umstack.errors import Unsupported, error_from_path
 from umstack.recorder.disk import sync_directory
 from umstack.recorder.errors import JournalError, JournalFull, OffsetGone
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 if TYPE_CHECKING:
     import pyarrow

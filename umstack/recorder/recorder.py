@@ -17,7 +17,7 @@ from umstack.recorder.journal import SEGMENT_BYTES, Journal, WhenFull, arrow
 from umstack.recorder.parquet_parts import PART_BYTES, PART_ROWS, PartWriter, open_part_writers
 from umstack.recorder.resumption import RecorderGap, Resumption, gap_rows
 from umstack.recorder.topic_follower import TOPICS_MAXIMUM, TopicFollower
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 if TYPE_CHECKING:
     import pyarrow

@@ -23,7 +23,7 @@ from umstack.recovery.client import Fetch, late_join_plan, otr_plan
 from umstack.recovery.server import RecoveryServer
 from umstack.streams import Streams
 from umstack.streams.tags import KeysOf
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 _RECOVERIES_AT_A_TIME = 64
 

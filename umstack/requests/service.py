@@ -18,7 +18,7 @@ from umstack.requests.intake import NEVER_NS, ResponseIntake
 from umstack.requests.pending_request import PendingRequest
 from umstack.requests.responder import Responder
 from umstack.streams import Streams
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 
 class RequestService(Closing):

@@ -28,7 +28,7 @@ from umstack.resolution.pattern import TopicPattern
 from umstack.resolution.tags import TRAILER_BYTES, ResolutionTags
 from umstack.resolution.wildcards import TopicLeft, TopicMatched
 from umstack.sizing import datagram_size
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 DATAGRAM_MINIMUM_BYTES = 500
 _log = logging.getLogger("umstack.resolution")

@@ -45,7 +45,7 @@ from umstack.resolution.codec import (
     pack,
 )
 from umstack.resolution.datagrams import BATCH, ReceivedDatagrams
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 Address = tuple[str, int]
 _NS_PER_S = 1_000_000_000

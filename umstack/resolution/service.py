@@ -14,7 +14,7 @@ from umstack.resolution.agent import ResolutionAgent, ResolutionInterface
 from umstack.resolution.codec import WireOption
 from umstack.resolution.pattern import TopicPattern
 from umstack.resolution.topic_name import encode_topic_name
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 _NAMES_REPORTED = 100
 

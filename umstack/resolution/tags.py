@@ -11,7 +11,7 @@ from umstack._engine.keyring import core_key_set
 from umstack.errors import ResourceLimit
 from umstack.key_file import Key
 from umstack.resolution.counters import ResolutionCounters
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 TRAILER_BYTES: int = lib.UM_TRAILER_BYTES
 

@@ -31,7 +31,7 @@ from umstack.sim.options import (
 )
 from umstack.sim.trace import Datagram, DropReason, Fate, Kind, NcfReason, Row, Type
 from umstack.telemetry.counters import schema
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 _GROUP_IP = 0xE00A0A0A
 _GROUP_PORT = 14400

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from umstack.errors import Closed
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 _NS_PER_S = 1_000_000_000
 _JOIN_TIMEOUT_S = 5.0

@@ -8,7 +8,7 @@ from umstack.config import ContextOptions
 from umstack.streams.counters import StreamCounters
 from umstack.streams.loop import StreamLoop
 from umstack.streams.request_port import RequestPort
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 
 class Streams(Closing):

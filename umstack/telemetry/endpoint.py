@@ -14,7 +14,7 @@ from http import HTTPStatus
 
 from umstack.telemetry.exporter_text import SESSIONS_MAX, TOPICS_MAX, Exposition, Report, render
 from umstack.telemetry.http_server import Answer, HttpServer, Request
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PATH = "/metrics"

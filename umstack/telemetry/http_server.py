@@ -29,7 +29,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from umstack.errors import OptionError, SystemFailure, error_from_os
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 TEXT = "text/plain; charset=utf-8"
 _CONNECTIONS_MAX = 8

@@ -19,7 +19,7 @@ from importlib.resources import files
 from umstack.telemetry.exporter_text import program
 from umstack.telemetry.http_server import Answer, HttpServer, Request
 from umstack.telemetry.live_rows import Report, live_rows
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 _HTML = "text/html; charset=utf-8"
 _EVENTS = "text/event-stream; charset=utf-8"

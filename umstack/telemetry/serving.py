@@ -15,7 +15,7 @@ from typing import Any
 
 from umstack.errors import Closed
 from umstack.telemetry.counters import schema
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 
 class _SharedEndpoint:

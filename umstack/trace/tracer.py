@@ -20,9 +20,9 @@ from umstack.errors import PermissionNeeded, UmError, Unsupported
 from umstack.telemetry.statistics_server import read_statistics
 from umstack.trace.kernel_types import KernelTypes
 from umstack.trace.toolkit import compiling_with, find_headers, libbpf_in, load_bcc
-from xdp import interfaces
-from xdp.closing import Closing
-from xdp.probe import running_kernel
+from umstack_xdp import interfaces
+from umstack_xdp.closing import Closing
+from umstack_xdp.probe import running_kernel
 
 _RECEIVER_KERNEL = (6, 11)
 _REASON_PREFIX = "SKB_DROP_REASON_"

@@ -9,14 +9,14 @@ from contextlib import suppress
 
 import pytest
 
-import xdp
+import umstack_xdp as xdp
 from tests.kernels import needs_virtio_zero_copy
 from tests.netns.contexts import Member, exchange, members, numbered, ring_facts
 from tests.waiting import collect, wait_for
 from umstack.errors import BackPressured
 from umstack.lab import Host
-from xdp.ladder import Mode, chosen, decide
-from xdp.probe import probe
+from umstack_xdp.ladder import Mode, chosen, decide
+from umstack_xdp.probe import probe
 
 ZERO_COPY = {"link": "zero-copy"}
 QUICK_NAKS = {"transport_lbtrm_nak_initial_backoff_interval": 2, "transport_lbtrm_nak_backoff_interval": 20}

@@ -15,7 +15,7 @@ from umstack._core import ffi, lib
 from umstack.capture.reading.errors import CaptureError
 from umstack.capture.reading.remote import is_remote, open_remote
 from umstack.capture.reading.schema import arrow
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 WINDOW_BYTES = 4 << 20
 _READ_BYTES = 64 << 10

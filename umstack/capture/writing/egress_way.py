@@ -16,12 +16,12 @@ from typing import Literal
 from umstack.capture.writing.errors import CaptureError
 from umstack.capture.writing.packet_filter import PacketFilter
 from umstack.errors import error_from_os
-from xdp.egress_facts import EgressFacts, egress_facts
-from xdp.egress_tap import EgressFilter, EgressTap
-from xdp.errors import NotBuiltError, XdpError
-from xdp.facts import Unknown
-from xdp.interface import Interface, find_interface
-from xdp.mirror_device import MirrorDevice
+from umstack_xdp.egress_facts import EgressFacts, egress_facts
+from umstack_xdp.egress_tap import EgressFilter, EgressTap
+from umstack_xdp.errors import NotBuiltError, XdpError
+from umstack_xdp.facts import Unknown
+from umstack_xdp.interface import Interface, find_interface
+from umstack_xdp.mirror_device import MirrorDevice
 
 Way = Literal["tc", "device"]
 WantedWay = Literal["auto", "tc", "device"]

@@ -7,9 +7,9 @@ from collections import deque
 from typing import NamedTuple
 
 from umstack._core import lib
-from xdp import Interface, XdpError, find_interface
-from xdp.attachment import program_ids
-from xdp.xsk import queue_count
+from umstack_xdp import Interface, XdpError, find_interface
+from umstack_xdp.attachment import program_ids
+from umstack_xdp.xsk import queue_count
 
 _XDP_PASS = 2
 _AGREEING_LOOKS = 3

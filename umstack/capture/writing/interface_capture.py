@@ -20,9 +20,9 @@ from umstack.capture.writing.file_names import file_name, make_directory
 from umstack.capture.writing.frame_origin import FrameOrigin
 from umstack.capture.writing.packet_filter import PacketFilter
 from umstack.errors import error_from_result
-from xdp.closing import Closing
-from xdp.egress_tap import EgressTap
-from xdp.probe import running_kernel
+from umstack_xdp.closing import Closing
+from umstack_xdp.egress_tap import EgressTap
+from umstack_xdp.probe import running_kernel
 
 PART_SUFFIX = ".part"
 _SLICE_NS = 100_000_000

@@ -13,7 +13,7 @@ from umstack._core import ffi, lib
 from umstack.capture.writing.errors import CaptureError, TapRunning
 from umstack.capture.writing.file_names import file_name, make_directory
 from umstack.errors import InvalidArgument, error_from_result
-from xdp.closing import Closing
+from umstack_xdp.closing import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
