@@ -83,8 +83,7 @@ static void note_seen(um_sim_row_checker *checker, uint32_t first_sqn)
  * declared lost once more. */
 static void restart_if_back(um_sim_row_checker *checker, uint32_t first_sqn)
 {
-    if (checker->mode != UM_ORDERED_SEQUENCE || !checker->is_lied_to ||
-        !um_serial_before(first_sqn, checker->expected))
+    if (checker->mode != UM_ORDERED_SEQUENCE || !checker->is_lied_to || !um_serial_before(first_sqn, checker->expected))
         return;
     for (uint32_t sqn = first_sqn; sqn != checker->expected; sqn++) {
         uint32_t at = sqn - checker->topic->initial_sqn;
