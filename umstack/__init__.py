@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from umstack.events import Request as Request
     from umstack.events import SourceCreated as SourceCreated
     from umstack.events import SourceDeleted as SourceDeleted
+    from umstack.events import StaleTags as StaleTags
     from umstack.events import UnrecoverableLoss as UnrecoverableLoss
     from umstack.hot_failover_receiver import HotFailoverReceiver as HotFailoverReceiver
     from umstack.message_properties import Byte as Byte
@@ -118,6 +119,7 @@ _HOME = {
     "NoSource": "events",
     "SourceCreated": "events",
     "SourceDeleted": "events",
+    "StaleTags": "events",
     "Request": "events",
     "UnrecoverableLoss": "events",
     "Byte": "message_properties",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from itertools import count as count_from
 from itertools import repeat
@@ -27,6 +27,7 @@ from umstack.events import (
     Request,
     SourceCreated,
     SourceDeleted,
+    StaleTags,
     UnrecoverableLoss,
 )
 from umstack.message_properties import NO_PROPERTIES, MessageProperties, PropertyValue
@@ -544,19 +545,24 @@ def _dotted(ip: int) -> str:
     return str(ipaddress.IPv4Address(ip))
 
 
+_SESSION_EVENTS: dict[int, Callable[[str, str], Event]] = {
+    lib.UM_ROW_BEGINNING_OF_SESSION: BeginningOfSession,
+    lib.UM_ROW_END_OF_SESSION: EndOfSession,
+    lib.UM_ROW_SOURCE_CREATED: SourceCreated,
+    lib.UM_ROW_SOURCE_DELETED: SourceDeleted,
+    lib.UM_ROW_NAK_CUTOFF: NakCutoff,
+    lib.UM_ROW_STALE_TAGS: StaleTags,
+}
+"""The events that only name their source, by the kind of their row."""
+
+
 def event_of(row: Message) -> Event:
     """A row as its typed object, for internal use."""
     kind = _kind_of(row.flags)
     if kind == lib.UM_ROW_MESSAGE:
         return row
-    if kind == lib.UM_ROW_BEGINNING_OF_SESSION:
-        return BeginningOfSession(row.topic, row.source)
-    if kind == lib.UM_ROW_END_OF_SESSION:
-        return EndOfSession(row.topic, row.source)
-    if kind == lib.UM_ROW_SOURCE_CREATED:
-        return SourceCreated(row.topic, row.source)
-    if kind == lib.UM_ROW_SOURCE_DELETED:
-        return SourceDeleted(row.topic, row.source)
+    if kind in _SESSION_EVENTS:
+        return _SESSION_EVENTS[kind](row.topic, row.source)
     if kind == lib.UM_ROW_NO_SOURCE:
         return NoSource(row.topic, row.source, row.sequence_number)
     number = row.sequence_number
@@ -566,8 +572,6 @@ def event_of(row: Message) -> Event:
         return HotFailoverReset(row.topic, row.source, number)
     if kind == lib.UM_ROW_UNRECOVERABLE_LOSS:
         return UnrecoverableLoss(row.topic, row.source, number)
-    if kind == lib.UM_ROW_NAK_CUTOFF:
-        return NakCutoff(row.topic, row.source)
     if kind == lib.UM_ROW_CUT_LOOSE:
         return CutLoose(row.topic, row.source, row.first_sequence_number, row.sequence_number)
     return BurstLoss(row.topic, row.source, row.first_sequence_number, row.sequence_number)

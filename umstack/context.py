@@ -755,8 +755,19 @@ class Context(AsyncClosing):
         self._engine.steer()
         if self._engine.keyring.refresh():
             self._resolver.set_keys(self._engine.keyring.resolution)
+        self._follow_clock()
         self._log_receivers()
         self._counter_log.update()
+
+    def _follow_clock(self) -> None:
+        """With keys, begin sessions again if the clock was set back: receivers would refuse their tags."""
+        if not self._engine.keyring.is_loaded:
+            return
+        with self._unless_closing() as is_open:
+            moved = self._engine.sessions.follow_clock() if is_open else {}
+            if moved:
+                self._resolver.move_sources(moved)
+                self._next_receiver_log = 0.0  # logs the event
 
     def _log_receivers(self) -> None:
         now = time.monotonic()

@@ -321,6 +321,22 @@ class NakCutoff(NamedTuple):
     source: str
 
 
+class StaleTags(NamedTuple):
+    """Datagrams of a source with right tags were dropped, because its clock differs from this host's.
+
+    The difference exceeds authentication_time_tolerance: one of both clocks is wrong. The event is repeated at most
+    every 10 s while it lasts; the counter dgrams_dropped_tag_stale has the number of datagrams.
+
+    Example:
+        ```python
+        stale = [event for event in rcv.poll().events() if isinstance(event, umstack.StaleTags)]
+        ```
+    """
+
+    topic: str
+    source: str
+
+
 Event = (
     Message
     | BeginningOfSession
@@ -333,4 +349,5 @@ Event = (
     | NoSource
     | NakCutoff
     | CutLoose
+    | StaleTags
 )

@@ -53,7 +53,7 @@ int um_resolution_tags_append(um_resolution_tags *tags, char *data, uint32_t len
 {
     uint8_t *covered = (uint8_t *)data;
     uint32_t covered_bytes = length + UM_TRAILER_COVERED_BYTES;
-    tags->stamp = um_stamp_next(tags->stamp, um_clock_wall_ns());
+    tags->stamp = um_stamp_follow(tags->stamp, um_clock_wall_ns());
     um_trailer_write(covered + length, tags->mac.key_id, tags->stamp);
     return um_mac_tag(&tags->mac, tags->local, covered, covered_bytes, covered + covered_bytes) ? 0 : -EIO;
 }

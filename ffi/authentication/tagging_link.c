@@ -27,7 +27,7 @@ static uint8_t *copy_parts(uint8_t *out, const um_tx *tx)
 static bool tag(um_tagging_link *link, const um_tx *tx, uint32_t slot, uint8_t *out, int64_t wall_ns)
 {
     uint8_t *trailer = copy_parts(out, tx);
-    link->stamp = um_stamp_next(link->stamp, wall_ns);
+    link->stamp = link->sends_data ? um_stamp_next(link->stamp, wall_ns) : um_stamp_follow(link->stamp, wall_ns);
     um_trailer_write(trailer, link->mac.key_id, link->stamp);
     link->parts[slot] = (um_part){out, tx->length + UM_TRAILER_BYTES};
     link->batch[slot] = (um_tx){.parts = &link->parts[slot], .part_count = 1, .length = tx->length + UM_TRAILER_BYTES};
@@ -91,6 +91,14 @@ int um_tagging_link_set_key(um_tagging_link *link, const um_key *key, const um_m
     um_mac_close(&link->mac);
     link->mac = mac;
     return 0;
+}
+
+int um_tagging_link_begin_session(um_tagging_link *link, const um_key *key, const um_mac_session *session)
+{
+    int result = um_tagging_link_set_key(link, key, session);
+    if (result == 0)
+        link->stamp = um_stamp_follow(link->stamp, 0);
+    return result;
 }
 
 int um_tagging_link_open(um_tagging_link *link, um_link *next, const um_key *key, enum um_mac_purpose purpose,

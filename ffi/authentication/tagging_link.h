@@ -21,7 +21,7 @@ typedef struct um_tagging_link {
     um_address local;                   /* the address that the link sends from */
     enum um_authentication_scope scope; /* UM_AUTHENTICATE_CONTROL: DATA gets no tag */
     bool sends_data;                    /* belongs to a source: its DATA is not control */
-    uint64_t stamp;                     /* the last one used */
+    uint64_t stamp;                     /* the last one used; a session's never repeats under its key */
     int error;                          /* -EIO: libcrypto failed, nothing was sent */
     uint8_t *buffer;                    /* UM_SEND_BATCH_MAX datagrams and trailers */
     size_t buffer_bytes;
@@ -38,5 +38,7 @@ int um_tagging_link_open(um_tagging_link *link, um_link *next, const um_key *key
 void um_tagging_link_close(um_tagging_link *link);
 /* From now on tags are made with this key; stamps continue. */
 int um_tagging_link_set_key(um_tagging_link *link, const um_key *key, const um_mac_session *session);
+/* The same for a new session, whose stamps follow the clock as it is now. */
+int um_tagging_link_begin_session(um_tagging_link *link, const um_key *key, const um_mac_session *session);
 
 #endif

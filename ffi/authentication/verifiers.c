@@ -40,9 +40,9 @@ static enum um_tag_status check_tag(um_accepted *accepted, um_address from, cons
         mac = accepted->macs[i].key_id == trailer->key_id ? &accepted->macs[i] : NULL;
     if (mac == NULL)
         return UM_TAG_KEY_UNKNOWN;
-    if (!um_stamp_is_fresh(trailer->stamp, wall_ns, tolerance_ns))
-        return UM_TAG_STALE;
-    return um_mac_is_correct(mac, from, data, length, trailer) ? UM_TAG_OK : UM_TAG_WRONG;
+    if (!um_mac_is_correct(mac, from, data, length, trailer))
+        return UM_TAG_WRONG;
+    return um_stamp_is_fresh(trailer->stamp, wall_ns, tolerance_ns) ? UM_TAG_OK : UM_TAG_STALE;
 }
 
 /* ---- a source's datagrams ---- */
@@ -98,22 +98,24 @@ static uint32_t home_of(um_address address)
 
 /* Returns the entry of a sender whose tag was right. A new sender takes a free entry, or replaces the longest idle one
  * in its probe range. Returns NULL if its stamp is not newer than those of all replaced senders. */
-static um_known_sender *sender_of(um_senders_verifier *verifier, um_address address, uint64_t stamp)
+static um_known_sender *sender_of(um_senders_verifier *verifier, um_address address, uint64_t stamp, int64_t wall_ns)
 {
     um_known_sender *oldest = NULL;
     for (uint32_t i = 0; i < PROBES_MAX; i++) {
         um_known_sender *sender = &verifier->senders[(home_of(address) + i) & (UM_SENDERS_MAX - 1)];
-        if (sender->newest != 0 && um_address_equal(sender->address, address))
+        if (sender->window.newest != 0 && um_address_equal(sender->address, address))
             return sender;
-        if (oldest == NULL || sender->newest < oldest->newest)
+        if (oldest == NULL || sender->window.newest < oldest->window.newest)
             oldest = sender;
     }
+    if (um_stamp_ahead_ns(verifier->forgotten_stamp, wall_ns) > verifier->tolerance_ns)
+        verifier->forgotten_stamp = um_stamp_follow(0, wall_ns); /* our own clock was set back since */
     if (stamp <= verifier->forgotten_stamp)
         return NULL;
-    if (oldest->newest > verifier->forgotten_stamp)
-        verifier->forgotten_stamp = oldest->newest;
-    verifier->sender_count += oldest->newest == 0;
-    *oldest = (um_known_sender){.address = address};
+    if (oldest->window.newest > verifier->forgotten_stamp)
+        verifier->forgotten_stamp = oldest->window.newest;
+    verifier->sender_count += oldest->window.newest == 0;
+    *oldest = (um_known_sender){.address = address, .window.floor = verifier->forgotten_stamp};
     return oldest;
 }
 
@@ -126,10 +128,9 @@ static enum um_tag_status verify_senders(um_verifier *base, um_address from, con
         check_tag(&verifier->accepted, from, data, *length, verifier->tolerance_ns, wall_ns, &trailer);
     if (status != UM_TAG_OK)
         return status;
-    um_known_sender *sender = sender_of(verifier, from, trailer.stamp);
-    if (sender == NULL || !um_replay_window_take(sender->window, UM_SENDER_WINDOW_LOG2, trailer.stamp))
+    um_known_sender *sender = sender_of(verifier, from, trailer.stamp, wall_ns);
+    if (sender == NULL || !um_sender_window_take(&sender->window, trailer.stamp))
         return UM_TAG_REPLAYED;
-    sender->newest = trailer.stamp > sender->newest ? trailer.stamp : sender->newest;
     *length -= UM_TRAILER_BYTES;
     return UM_TAG_OK;
 }

@@ -2,7 +2,7 @@
  * datagrams that several senders, distinguished by address, send to one socket: receivers to a source, and all contexts
  * to the resolution group.
  *
- * Order of the checks: the trailer exists, its key is known, its time is fresh, the tag is right, the datagram was not
+ * Order of the checks: the trailer exists, its key is known, the tag is right, its time is fresh, the datagram was not
  * received before. A datagram with a wrong tag leaves no state behind.
  *
  * Threads: the one that receives. Memory: inside; contexts of libcrypto between _open and _close, and the senders'
@@ -16,8 +16,7 @@
 
 enum {
     UM_SESSION_WINDOW_LOG2 = 12, /* how many datagrams late one from a source may arrive */
-    UM_SENDER_WINDOW_LOG2 = 3,
-    UM_SENDERS_MAX = 1024, /* power of two */
+    UM_SENDERS_MAX = 1024,       /* power of two */
 };
 
 /* The keys that are accepted. */
@@ -43,8 +42,7 @@ void um_session_verifier_close(um_session_verifier *verifier);
 /* One of several senders to a socket. */
 typedef struct um_known_sender {
     um_address address;
-    uint64_t newest;
-    uint64_t window[1 << UM_SENDER_WINDOW_LOG2];
+    um_sender_window window; /* empty: the entry is free */
 } um_known_sender;
 
 typedef struct um_senders_verifier {

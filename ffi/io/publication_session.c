@@ -1,3 +1,4 @@
+/* One file, because opening, moving, rekeying and closing a session order the same sockets, links and locks. */
 #include <unistd.h>
 
 #include "io/publication_session_private.h"
@@ -140,6 +141,35 @@ int um_publication_sessions_rekey(um_publication_sessions *sessions, uint32_t ke
             result = um_senders_verifier_set_keys(&session->verifier, keys);
         um_lock_release(&session->core.sender_lock);
     }
+    return result;
+}
+
+static int follow_clock(um_publication_session *session, uint32_t session_id)
+{
+    const um_authentication *authentication = &session->sessions->links->authentication;
+    int64_t ahead_ns = um_stamp_ahead_ns(session->tagging.stamp, um_clock_wall_ns());
+    um_source_session_config *config = &session->core.config;
+    if (ahead_ns <= authentication->tolerance_ns / 2)
+        return 0;
+    um_mac_session identity = mac_session(session, config);
+    identity.session_id = session_id;
+    const um_key_set *keys = um_authentication_keys(authentication, config->key_set);
+    int result = um_tagging_link_begin_session(&session->tagging, &keys->keys[0], &identity);
+    if (result != 0)
+        return result;
+    config->session_id = session_id;
+    um_source_events_add(&session->core.events, UM_SOURCE_CLOCK_SET_BACK, (um_address){0}, (uint64_t)ahead_ns);
+    return 1;
+}
+
+int um_publication_session_follow_clock(um_publication_session *session, uint32_t session_id)
+{
+    um_reactor *reactor = session->sessions->reactor;
+    um_reactor_lock(reactor);
+    um_lock_acquire(&session->core.sender_lock);
+    int result = session->control.verifier != NULL ? follow_clock(session, session_id) : 0;
+    um_lock_release(&session->core.sender_lock);
+    um_reactor_unlock(reactor);
     return result;
 }
 

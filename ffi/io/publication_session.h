@@ -30,6 +30,10 @@ uint32_t um_publication_session_events(um_publication_session *session, uint64_t
 uint32_t um_publication_session_accounts(um_publication_session *session, um_receiver_account *out);
 /* Stops or resumes serving NAKs of this address (UX-21). Returns false if there is no space for another account. */
 bool um_publication_session_cut_off(um_publication_session *session, um_address receiver, bool is_cut_off);
+/* With keys, if the wall clock was set back so far that receivers would refuse the session's tags for a while: gives
+ * the session this new identifier, under which it continues, adds UM_SOURCE_CLOCK_SET_BACK and returns 1; otherwise 0.
+ */
+int um_publication_session_follow_clock(um_publication_session *session, uint32_t session_id);
 /* Closes a session without publications: its retransmissions end with it (UM-90). */
 void um_publication_session_shut(um_publication_session *session);
 

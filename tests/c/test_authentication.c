@@ -93,6 +93,42 @@ TEST("", "a window accepts each stamp once, in any order within its reach")
     CHECK(!um_replay_window_take(places, 3, base + 5 - 8));
 }
 
+/* Stamps of a sender: the count `n`, at this number of quarter seconds. */
+static uint64_t sent(uint64_t quarter, uint64_t n)
+{
+    return (7200000000 + quarter) << UM_STAMP_COUNT_BITS | (n & 0x3fffff);
+}
+
+TEST("", "a sender whose clock is set back continues its count, and none of its stamps is accepted twice")
+{
+    um_sender_window window = {0};
+    uint32_t refused_late = 0;
+    for (uint64_t n = 0x3ffff0; n < 0x400100; n++) /* the count wraps, the clock jumps forward and back */
+        CHECK(um_sender_window_take(&window, sent(n < 0x3ffff8 ? 40 : n < 0x400080 ? 1240 : 41, n)));
+    for (uint64_t n = 0x3ffff0; n < 0x400100; n++)
+        CHECK(!um_sender_window_take(&window, sent(n < 0x3ffff8 ? 40 : n < 0x400080 ? 1240 : 41, n)));
+    CHECK(um_sender_window_take(&window, sent(41, 0x400105))); /* five were overtaken */
+    for (uint64_t n = 0x400104; n >= 0x400100; n--)
+        refused_late += !um_sender_window_take(&window, sent(41, n));
+    CHECK_EQ(refused_late, 0);
+    CHECK(!um_sender_window_take(&window, sent(41, 0x400105 + UM_SENDER_LEAD_MAX + 1))); /* too far to be the next */
+    CHECK(um_sender_window_take(&window, sent(41, 0x400105 + UM_SENDER_LEAD_MAX)));
+    CHECK(!um_sender_window_take(&window, sent(1240, 77777))); /* a restart must be newer than all before */
+    CHECK(um_sender_window_take(&window, sent(1241, 77777)));
+    CHECK(!um_sender_window_take(&window, sent(1240, 77776))); /* it may have been accepted before */
+    CHECK(um_sender_window_take(&window, sent(1241, 77776)));
+}
+
+TEST("", "only a session's stamps ascend, others follow their clock")
+{
+    uint64_t stamp = um_stamp_follow(5, NOW_NS), back = um_stamp_follow(stamp, NOW_NS - 300 * (int64_t)NS_PER_S);
+    CHECK_EQ(stamp & 0x3fffff, 6);
+    CHECK_EQ(back & 0x3fffff, 7);
+    CHECK_EQ((stamp >> UM_STAMP_COUNT_BITS) - (back >> UM_STAMP_COUNT_BITS), 1200);
+    CHECK_EQ(um_stamp_ahead_ns(stamp, NOW_NS - 300 * (int64_t)NS_PER_S), 300 * (int64_t)NS_PER_S);
+    CHECK_EQ(um_stamp_ahead_ns(stamp, NOW_NS + 300 * (int64_t)NS_PER_S), 0);
+}
+
 TEST("", "a stamp is fresh within the tolerance, on either side")
 {
     uint64_t stamp = um_stamp_next(0, NOW_NS);

@@ -199,19 +199,19 @@ def test_an_invalid_group_is_refused(tmp_path: Path, group: str, expected: str) 
 
 
 def test_rates_are_counts_per_second() -> None:
-    """Each interval has rates, unless the clock was set back."""
+    """Each interval has rates over the time that passed, even if the clock was set meanwhile."""
     intervals = tables.TransportIntervals(0)
     seconds = 1_000_000_000
     found = []
-    for at_ns, messages, size in [
-        (2 * seconds, 100, 5000),
-        (2 * seconds + seconds // 2, 200, 5000),
-        (1, 300, 6000),
+    for wall_ns, at_ns, messages, size in [
+        (2 * seconds, 2 * seconds, 100, 5000),
+        (302 * seconds, 2 * seconds + seconds // 2, 200, 5000),
+        (1, 3 * seconds, 300, 6000),
     ]:
         reading = {"transport": "LBTRM:a", "lbm_msgs_rcved": messages, "bytes_rcved": size}
-        found += intervals.rows([reading], at_ns).to_pylist()
+        found += intervals.rows([reading], wall_ns, at_ns).to_pylist()
     rates = [(row["messages_per_second"], row["bytes_per_second"]) for row in found]
-    assert rates == [(50.0, 2500.0), (200.0, 0.0), (None, None)]
+    assert rates == [(50.0, 2500.0), (200.0, 0.0), (200.0, 2000.0)]
 
 
 def test_a_journal_of_two_versions_becomes_parquet(tmp_path: Path) -> None:

@@ -61,6 +61,11 @@ class Keyring:
             self._install(self._loaded)
 
     @property
+    def is_loaded(self) -> bool:
+        """True if this context has keys."""
+        return self._loaded is not None
+
+    @property
     def resolution(self) -> tuple[Key, ...]:
         """The keys of topic resolution. Empty if its datagrams have no tags."""
         return self._loaded.resolution if self._loaded is not None else ()

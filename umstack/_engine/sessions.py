@@ -257,6 +257,16 @@ class SourceSession:
         self.name = transport_name(self.address)
         return True
 
+    def follow_clock(self, core: CoreContext) -> bool:
+        """With keys, begin the session again if the clock was set back. Returns true if its address has changed."""
+        session_id = SystemRandom().randrange(1, 2**32)
+        result = lib.um_publication_session_follow_clock(self.handle, session_id)
+        if not core.check(result, f"new session of {self.name}"):
+            return False
+        self.address = self.address._replace(session_id=session_id)
+        self.name = transport_name(self.address)
+        return True
+
     def _open_tcp(self, core: CoreContext, config: Any, *, ephemeral: bool) -> None:
         options = self.options
         config.transport = lib.UM_TRANSPORT_TCP
@@ -365,6 +375,15 @@ class SessionPool:
         for session in self.sessions:
             former = session.address
             if session.adopt_address():
+                moved[former] = session.address
+        return moved
+
+    def follow_clock(self) -> dict[TransportAddress, TransportAddress]:
+        """Begin sessions with keys again if the clock was set back. Returns each new address by the former one."""
+        moved = {}
+        for session in [one for one in self.sessions if one.key_set]:
+            former = session.address
+            if session.follow_clock(self._core):
                 moved[former] = session.address
         return moved
 

@@ -27,6 +27,7 @@ _KINDS = {
     lib.UM_SOURCE_RECEIVER_SLOW: "receiver_slow",
     lib.UM_SOURCE_RECEIVER_CUT_LOOSE: "receiver_cut_loose",
     lib.UM_SOURCE_PATH_CHANGED: "path_mtu_changed",
+    lib.UM_SOURCE_CLOCK_SET_BACK: "clock_set_back",
 }
 _ORDINARY = ("receiver_known", "receiver_gone", "receiver_returned", "connect", "disconnect")
 
@@ -58,6 +59,8 @@ class ReceiverEvent(NamedTuple):
     - connect, disconnect (LBT-RU, TCP): the source starts or stops sending data to it.
     - path_mtu_changed: the path to this receiver carries only smaller datagrams than the interface, so the source
       sends smaller ones. "0.0.0.0:0": every receiver gets datagrams of the interface's size again.
+    - clock_set_back (with keys): this host's clock was set back, so the session began again under a new identifier;
+      receivers find it again within a second. `receiver` is "0.0.0.0:0".
     - refused (TCP): its key is missing or differs from the source's, or only the receiver has a key.
     """
     receiver: str
@@ -72,6 +75,7 @@ class ReceiverEvent(NamedTuple):
     - receiver_gave_up: such datagrams in total.
     - connect, disconnect: receivers that are connected after the event.
     - path_mtu_changed: bytes of the longest datagrams that the source sends from now on.
+    - clock_set_back: nanoseconds by which the clock was set back.
     - refused: 1 if it has no key for the topics of the session, 2 if the source does not have its key, 3 or 5 if its
       request was changed or replayed.
     - other kinds: 0.

@@ -13,7 +13,7 @@ from umstack.cli.meter import Meter, amount
 from umstack.cli.stack_options import JSON_OPTION, configuration, stack_options, warn_in_one_line
 from umstack.config import OptionValue, Scope
 from umstack.context import Context
-from umstack.recorder.background import unread_seconds
+from umstack.recorder.background import Readers
 from umstack.recorder.recorder import Recorder, RecorderReport, RecorderSettings
 from umstack.recorder.resumption import RecorderGap
 
@@ -157,8 +157,10 @@ def command(
         interval_seconds=interval,
     )
 
+    readers = Readers(Path(str(journal)))
+
     def is_unread() -> bool:
-        return until_unread is not None and unread_seconds(Path(str(journal))) > until_unread
+        return until_unread is not None and readers.away_seconds() > until_unread
 
     with (
         Meter() as meter,

@@ -38,6 +38,7 @@ from umstack.events import (
     Event,
     Message,
     NakCutoff,
+    StaleTags,
     UnrecoverableLoss,
 )
 from umstack.files import Target, TreeReceiver, TreeReport
@@ -376,6 +377,11 @@ def _on_events(events: Iterable[Event], summary: Summary) -> bool:
             case NakCutoff():
                 click.echo(
                     f"umstack: stopped sending NAKs to {event.source}: at the NAK limit for too long",
+                    err=True,
+                )
+            case StaleTags():
+                click.echo(
+                    f"umstack: datagrams of {event.source} are dropped: its clock differs from this host's",
                     err=True,
                 )
             case CutLoose():

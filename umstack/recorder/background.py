@@ -128,9 +128,24 @@ def note_reader(journal: Path) -> None:
         raise error_from_os(error, f"reading {journal}") from error
 
 
-def unread_seconds(journal: Path) -> float:
-    """Seconds since the last reader; infinite without any."""
-    try:
-        return time.time() - (journal / READER_NAME).stat().st_mtime
-    except FileNotFoundError:
-        return float("inf")
+class Readers:
+    """Measures how long no reader has used a journal. A step of the wall clock does not count."""
+
+    def __init__(self, journal: Path) -> None:
+        """Begin with a reader that is there now."""
+        self._file = journal / READER_NAME
+        self._noted_ns = self._look()
+        self._since = time.monotonic()
+
+    def _look(self) -> int | None:
+        try:
+            return self._file.stat().st_mtime_ns
+        except FileNotFoundError:
+            return None
+
+    def away_seconds(self) -> float:
+        """Return the seconds since a reader last noted itself, or since this object was made."""
+        noted_ns, now = self._look(), time.monotonic()
+        if noted_ns != self._noted_ns:
+            self._noted_ns, self._since = noted_ns, now
+        return now - self._since

@@ -113,7 +113,7 @@ class Recorder(Closing):
         self._gathered: list[pyarrow.RecordBatch] = []
         self._gathered_rows = self._gathered_bytes = 0
         self._gathered_at = 0.0
-        self._intervals = tables.TransportIntervals(time.time_ns())
+        self._intervals = tables.TransportIntervals(time.monotonic_ns())
         self._read_at = time.monotonic()
         self._closed = self._stopping = self._is_stepping = False
         directory = Path(journal) if journal is not None else Path(str(out)) / JOURNAL_NAME
@@ -263,7 +263,8 @@ class Recorder(Closing):
         if not now and time.monotonic() - self._read_at < self.settings.interval_seconds:
             return
         self._read_at = time.monotonic()
-        rows = self._intervals.rows(self._context.stats()["receiver_transports"], time.time_ns())
+        readings = self._context.stats()["receiver_transports"]
+        rows = self._intervals.rows(readings, time.time_ns(), time.monotonic_ns())
         self._transports.append(rows)
 
     # Ending

@@ -19,6 +19,7 @@ from umstack.events import (
     EndOfSession,
     Event,
     NakCutoff,
+    StaleTags,
     UnrecoverableLoss,
 )
 from umstack.recorder.journal import arrow
@@ -138,6 +139,8 @@ def _event_row(event: Event, now_ns: int) -> dict[str, Any] | None:
             return row | {"kind": "end_of_session"}
         case NakCutoff():
             return row | {"kind": "nak_cutoff"}
+        case StaleTags():
+            return row | {"kind": "stale_tags"}
         case CutLoose():
             return row | _numbers(event.first_sequence_number, event.sequence_number) | {"kind": "cut_loose"}
         case UnrecoverableLoss():
@@ -157,27 +160,30 @@ def _numbers(first: int, last: int) -> dict[str, int]:
 class TransportIntervals:
     """Turns readings of a context's counters into rows: the changes since the previous reading."""
 
-    def __init__(self, now_ns: int) -> None:
-        self._last_ns = now_ns
+    def __init__(self, monotonic_ns: int) -> None:
+        self._last_ns = monotonic_ns
         self._last: dict[str, Mapping[str, Any]] = {}
 
-    def rows(self, readings: Iterable[Mapping[str, Any]], now_ns: int) -> pyarrow.RecordBatch:
-        """Rows for the transports of a reading (Context.stats()["receiver_transports"])."""
+    def rows(
+        self, readings: Iterable[Mapping[str, Any]], now_ns: int, monotonic_ns: int
+    ) -> pyarrow.RecordBatch:
+        """Rows for the transports of a reading (Context.stats()["receiver_transports"]).
+
+        `now_ns` is the rows' wall-clock time. The interval is one of `monotonic_ns`, which no clock step changes.
+        """
         current = {reading["transport"]: reading for reading in readings}
-        interval_ns = now_ns - self._last_ns
+        interval_ns = monotonic_ns - self._last_ns
         rows = []
         for transport, reading in current.items():
             changes = _changes(reading, self._last.get(transport, {}))
             row = {"time_ns": now_ns, "interval_ns": interval_ns, "transport": transport}
             rows.append(row | changes | _rates(changes, interval_ns))
-        self._last, self._last_ns = current, now_ns
+        self._last, self._last_ns = current, monotonic_ns
         return arrow().RecordBatch.from_pylist(rows, schema=transports().schema)
 
 
 def _rates(changes: Mapping[str, Any], interval_ns: int) -> dict[str, float]:
-    """The rates; empty if the clock was set back within the interval."""
-    if interval_ns <= 0:
-        return {}
+    """The rates over the interval, which is not empty."""
     return {rate: changes[name] * NS_PER_S / interval_ns for rate, name in _RATES.items()}
 
 

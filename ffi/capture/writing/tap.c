@@ -316,6 +316,7 @@ static int begin_file(um_tap *tap, const char *path)
         return result;
     um_pcapng_add_interface(&tap->writer, tap->interface, UM_PCAPNG_LINK_IPV4, tap->interface_snap_bytes, NULL);
     tap->file_opened_ns = now_ns;
+    tap->file_due_ns = um_clock_ns() + tap->rotate_ns;
     tap->file_drop_base = tap->seen_drop_count;
     return 0;
 }
@@ -365,7 +366,7 @@ static void rotate(um_tap *tap)
     if (!tap->is_series || !tap->has_file || writer->packet_count == 0 || writer->error != 0)
         return;
     bool is_full = tap->rotate_bytes != 0 && writer->file_bytes >= tap->rotate_bytes;
-    bool is_old = tap->rotate_ns != 0 && um_clock_wall_ns() - tap->file_opened_ns >= tap->rotate_ns;
+    bool is_old = tap->rotate_ns != 0 && um_clock_ns() >= tap->file_due_ns;
     if (!is_full && !is_old)
         return;
     int result = end_file(tap, tap->seen_drop_count);

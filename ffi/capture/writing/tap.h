@@ -65,7 +65,8 @@ typedef struct um_tap {
     bool has_file;
     uint64_t rotate_bytes;
     int64_t rotate_ns;
-    int64_t file_opened_ns;
+    int64_t file_opened_ns;        /* wall clock */
+    int64_t file_due_ns;           /* the timers' clock: when a rotated file is old */
     uint64_t file_drop_base;       /* dropped_count at the start of the file */
     um_tap_counters ended;         /* counts of the previous files */
     uint64_t fileless_count;       /* datagrams lost because no file was open */

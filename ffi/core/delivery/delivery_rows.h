@@ -49,7 +49,8 @@ static inline bool um_delivery_announce(um_delivery *delivery)
         enum um_row_kind kind;
     } rows[] = {{UM_ANNOUNCE_SOURCE, UM_ROW_SOURCE_CREATED},
                 {UM_ANNOUNCE_BEGINNING, UM_ROW_BEGINNING_OF_SESSION},
-                {UM_ANNOUNCE_NAK_CUTOFF, UM_ROW_NAK_CUTOFF}};
+                {UM_ANNOUNCE_NAK_CUTOFF, UM_ROW_NAK_CUTOFF},
+                {UM_ANNOUNCE_STALE_TAGS, UM_ROW_STALE_TAGS}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         if (!(delivery->announcements_due & rows[i].announcement))
             continue;

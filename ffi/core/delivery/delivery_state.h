@@ -105,7 +105,12 @@ typedef struct um_delivery_fetch {
 } um_delivery_fetch;
 
 /* Bits of rows that must precede the next message and wait for space in the queue, in this order. */
-enum um_announcement { UM_ANNOUNCE_SOURCE = 1, UM_ANNOUNCE_BEGINNING = 2, UM_ANNOUNCE_NAK_CUTOFF = 4 };
+enum um_announcement {
+    UM_ANNOUNCE_SOURCE = 1,
+    UM_ANNOUNCE_BEGINNING = 2,
+    UM_ANNOUNCE_NAK_CUTOFF = 4,
+    UM_ANNOUNCE_STALE_TAGS = 8,
+};
 
 /* Fields that every message touches are first, because cache misses dominate with many topics. */
 typedef struct um_delivery {

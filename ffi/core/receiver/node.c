@@ -222,7 +222,7 @@ static void on_datagram(um_node *node, const um_rx *rx, const uint8_t *data, uin
     if (session->verifier != NULL) {
         enum um_tag_status tag = session->verifier->verify(session->verifier, rx->from, data, &length, rx->received_ns);
         if (UM_UNLIKELY(tag != UM_TAG_OK)) {
-            um_receiver_session_drop_unverified(session, tag);
+            um_receiver_session_drop_unverified(session, tag, now_ns);
             return;
         }
         status = um_framing_decode(transport, data, length, &packet); /* without the trailer */

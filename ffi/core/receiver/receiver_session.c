@@ -2,6 +2,7 @@
 #include "core/receiver/receiver_session.h"
 
 #include "core/delivery/delivery_controller.h"
+#include "core/delivery/delivery_rows.h"
 #include "core/receiver/connection.h"
 #include "core/receiver/fetch_protocol.h"
 #include "core/receiver/gaps.h"
@@ -21,6 +22,8 @@ enum {
     STRAYS_MAX = 64,            /* successive impossible sqns that end a session */
     MAPPED_WITHIN = 1 << 29,    /* distance behind the newest datagram within which a mapping is kept */
 };
+
+static const int64_t STALE_TAGS_INTERVAL_NS = 10000000000;
 
 static void carve(um_receiver_session *session, um_arena *arena, const um_receiver_session_config *config)
 {
@@ -52,6 +55,7 @@ void um_receiver_session_init(um_receiver_session *session, void *memory, const 
     session->link = link;
     session->store = store;
     session->random.state = config->random_seed;
+    session->stale_tags_due_ns = INT64_MIN;
     um_connection_init(session, now_ns);
     um_interest_init(session);
     um_recovery_timing_init(&session->timing, config->adaptive_timers, config->nak_initial_backoff_ns,
@@ -217,9 +221,25 @@ static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, 
 UM_DROP_COUNTERS_CHECK(um_receiver_transport_counters);
 UM_TAG_COUNTERS_CHECK(um_receiver_transport_counters);
 
-void um_receiver_session_drop_unverified(um_receiver_session *session, enum um_tag_status status)
+/* Appends UM_ROW_STALE_TAGS for every controller, at most once per STALE_TAGS_INTERVAL_NS. */
+static void announce_stale_tags(um_receiver_session *session, int64_t now_ns)
+{
+    if (now_ns < session->stale_tags_due_ns)
+        return;
+    session->stale_tags_due_ns = now_ns + STALE_TAGS_INTERVAL_NS;
+    for (um_delivery *d = session->controllers; d != NULL; d = d->next) {
+        if (d->state >= UM_DELIVERY_ENDING)
+            continue;
+        d->announcements_due |= UM_ANNOUNCE_STALE_TAGS;
+        um_delivery_announce(d);
+    }
+}
+
+void um_receiver_session_drop_unverified(um_receiver_session *session, enum um_tag_status status, int64_t now_ns)
 {
     um_count_unverified(&session->counters.dgrams_dropped_tag_missing, status);
+    if (status == UM_TAG_STALE)
+        announce_stale_tags(session, now_ns);
 }
 
 void um_receiver_session_drop(um_receiver_session *session, enum um_dgram_status status)

@@ -37,7 +37,7 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_packet
 void um_receiver_session_drop(um_receiver_session *session, enum um_dgram_status status);
 
 /* Counts a datagram of this session that was not authentic, by reason. */
-void um_receiver_session_drop_unverified(um_receiver_session *session, enum um_tag_status status);
+void um_receiver_session_drop_unverified(um_receiver_session *session, enum um_tag_status status, int64_t now_ns);
 
 /* Ends the session (UM-105): delivers held messages, then the end of session. */
 void um_receiver_session_end(um_receiver_session *session, int64_t now_ns);

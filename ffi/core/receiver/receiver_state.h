@@ -198,6 +198,7 @@ typedef struct um_receiver_session {
     uint32_t repaired_sqn;        /* the retransmission NAKed last of those that have arrived */
     uint32_t repaired_nak_number; /* and the number of its NAK */
     um_nak_budget nak_budget;
+    int64_t stale_tags_due_ns;                      /* no UM_ROW_STALE_TAGS before */
     uint32_t nak_cutoff;                            /* bits of um_nak_cutoff */
     uint64_t recovery_buckets[UM_RECOVERY_BUCKETS]; /* recovered datagrams by the time recovery took */
     uint64_t latency_buckets[UM_LATENCY_BUCKETS];   /* messages by one-way latency */

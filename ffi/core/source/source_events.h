@@ -28,6 +28,7 @@ enum um_source_event_kind {
     UM_SOURCE_RECEIVER_GAVE_UP = 13,   /* lost datagrams for good; count: such datagrams so far */
     UM_SOURCE_PATH_CHANGED = 14,       /* the datagram size that reaches every receiver; count: bytes; the receiver with
                                           the smallest path, or none if it is the interface's */
+    UM_SOURCE_CLOCK_SET_BACK = 15,     /* the clock was set back, so the session began again; count: ns; no receiver */
 };
 
 /* Minimum interval between events of one kind about one receiver. */

@@ -45,6 +45,17 @@ uint64_t um_stamp_next(uint64_t last, int64_t wall_ns)
     return next >> UM_STAMP_COUNT_BITS < quarter ? quarter << UM_STAMP_COUNT_BITS | (next & COUNT_MASK) : next;
 }
 
+uint64_t um_stamp_follow(uint64_t last, int64_t wall_ns)
+{
+    return (quarter_of(wall_ns) << UM_STAMP_COUNT_BITS | ((last + 1) & COUNT_MASK)) & STAMP_MASK;
+}
+
+int64_t um_stamp_ahead_ns(uint64_t stamp, int64_t wall_ns)
+{
+    uint64_t then = stamp >> UM_STAMP_COUNT_BITS, now = quarter_of(wall_ns);
+    return then > now ? (int64_t)(then - now) * UM_STAMP_QUARTER_NS : 0;
+}
+
 bool um_stamp_is_fresh(uint64_t stamp, int64_t wall_ns, int64_t tolerance_ns)
 {
     uint64_t then = stamp >> UM_STAMP_COUNT_BITS, now = quarter_of(wall_ns);
@@ -58,5 +69,27 @@ bool um_replay_window_take(uint64_t *places, uint32_t place_count_log2, uint64_t
     if (stamp <= *place)
         return false;
     *place = stamp;
+    return true;
+}
+
+bool um_sender_window_take(um_sender_window *window, uint64_t stamp)
+{
+    uint64_t ahead = (stamp - window->last) & COUNT_MASK, behind = (window->last - stamp) & COUNT_MASK;
+    bool is_restart = stamp > window->newest;
+    if (window->newest != 0 && behind < UM_SENDER_WINDOW_COUNTS) {
+        if ((window->seen >> behind & 1) != 0 || stamp <= window->floor)
+            return false;
+        window->seen |= (uint64_t)1 << behind;
+    } else if (window->newest != 0 && ahead - 1 < UM_SENDER_LEAD_MAX) {
+        window->seen = ahead < UM_SENDER_WINDOW_COUNTS ? window->seen << ahead | 1 : 1;
+        window->last = stamp;
+    } else if (is_restart) {
+        window->floor = window->newest > window->floor ? window->newest : window->floor;
+        window->seen = 1;
+        window->last = stamp;
+    } else {
+        return false;
+    }
+    window->newest = is_restart ? stamp : window->newest;
     return true;
 }

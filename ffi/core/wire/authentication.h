@@ -10,8 +10,9 @@
  *     9   7  stamp: 34 bits of quarter seconds since 1970, 22 bits of count
  *    16  12  tag over everything before it
  *
- * A sender's stamps ascend strictly. The count increases with each datagram, so a window of counts distinguishes
- * reordered datagrams from replayed ones; the time bounds how old a replayed datagram can be.
+ * The count increases with each datagram, so a window of counts distinguishes reordered datagrams from replayed ones;
+ * the time bounds how old a replayed datagram can be. A session's stamps ascend strictly, because they are nonces: a
+ * session whose clock was set back begins another one. Other senders' stamps follow their clock in both directions.
  *
  * Threads: any; an object has one user at a time. Memory: the caller's. Complexity: constant. Errors: um_tag_status.
  */
@@ -55,14 +56,35 @@ void um_trailer_write(uint8_t *out, uint8_t key_id, uint64_t stamp);
 /* Reads the trailer of a datagram. Returns false if it has none. */
 bool um_trailer_read(const uint8_t *data, uint32_t length, um_trailer *trailer);
 
-/* Returns the stamp after `last` at this wall-clock time. Stamps ascend even if the clock is set back. */
+/* Returns a session's stamp after `last` at this wall-clock time. Stamps ascend even if the clock is set back. */
 uint64_t um_stamp_next(uint64_t last, int64_t wall_ns);
+/* Returns any other sender's stamp after `last`: only its count ascends, and its time is the clock's. */
+uint64_t um_stamp_follow(uint64_t last, int64_t wall_ns);
+/* Returns how far a stamp is ahead of the wall clock, at least 0. */
+int64_t um_stamp_ahead_ns(uint64_t stamp, int64_t wall_ns);
 /* Returns true if a stamp differs from the wall clock by at most `tolerance_ns`, rounded to quarter seconds. */
 bool um_stamp_is_fresh(uint64_t stamp, int64_t wall_ns, int64_t tolerance_ns);
 
 /* Accepts each stamp once. The window holds the newest stamp of each count modulo its size; a stamp is accepted if it
  * is newer than the one in its place. A stamp so late that a newer one has its place counts as replayed. */
 bool um_replay_window_take(uint64_t *places, uint32_t place_count_log2, uint64_t stamp);
+
+/* The stamps accepted from a sender whose clock may be set back: the window is one of counts. */
+typedef struct um_sender_window {
+    uint64_t newest; /* the newest stamp by time; 0: none */
+    uint64_t last;   /* the stamp whose count is furthest */
+    uint64_t seen;   /* bit n: the count n before that of `last` was accepted */
+    uint64_t floor;  /* stamps up to this one may have been accepted before the last restart */
+} um_sender_window;
+
+enum {
+    UM_SENDER_WINDOW_COUNTS = 64,
+    UM_SENDER_LEAD_MAX = 256, /* datagrams lost in a row while the clock was set back */
+};
+
+/* Accepts each stamp once: if its count continues the sender's, whatever its time, or, after a restart of the sender,
+ * if it is newer than every stamp before. */
+bool um_sender_window_take(um_sender_window *window, uint64_t stamp);
 
 /* Checks the datagrams of one sender. First member of every implementation. */
 typedef struct um_verifier um_verifier;
