@@ -190,6 +190,40 @@ def test_a_receiver_that_stops_asking_has_the_retransmission() -> None:
         assert {row["sqn"]: row["repaired_ns"] for row in of_one}[3] == repaired_ns
 
 
+@pytest.mark.parametrize(
+    ("first", "pause_ms"), [(1, 1), (1, 2_000), (WRAP - 1_000, 1), (3_000_000_000, 500), (100_100, 5_000)]
+)
+def test_a_source_that_restarts_loses_nothing(first: int, pause_ms: int) -> None:
+    """Its numbers begin again, below or far above the ones before: no gap, no copy; each life has its own losses."""
+    near, far = Story("near"), Story("far")
+    again_ns = START + 10_000 * MS + pause_ms * MS
+    for story, clock_ns in ((near, 0), (far, 30 * MS)):
+        story.stream(START + clock_ns, MS, 100_000, 10_000)
+        story.stream(again_ns + clock_ns, MS, first, 10_000)
+        for nak_ns, sqn in ((START + 500 * MS, 100_200), (again_ns + 700 * MS, first + 200)):
+            story.nak(nak_ns + clock_ns, ONE, sqn)
+            story.again(nak_ns + MS + clock_ns, sqn)
+    tables = tables_of(facts_of_packets([near.batch(), far.batch()]))
+    assert [row["restarts"] for row in rows(tables["sessions"])] == [1, 1]
+    assert not len(tables["gaps"])
+    assert not len(tables["duplicates"])
+    lost = {row["sqn"] % WRAP: row["repaired_ns"] - row["sent_ns"] for row in rows(tables["losses"])}
+    assert lost == {100_200: (500 - 200 + 1) * MS, (first + 200) % WRAP: (700 - 200 + 1) * MS}
+    assert all(row["latency_p50"] == 30 * MS for row in rows(tables["latency"]))
+
+
+def test_loss_and_reordering_are_no_restart() -> None:
+    """A second without any datagram at full rate, and some that come late, are of one life of the source."""
+    story = Story()
+    story.stream(START, 10 * US, 1, 5_000)
+    story.stream(START + 1_000 * MS, 10 * US, 4_000_000, 5_000)
+    for late in range(20):
+        story.data(START + 1_050 * MS + late, 4_010_000 + 19 - late)
+    tables = seen(story)
+    assert [row["restarts"] for row in rows(tables["sessions"])] == [0]
+    assert [row["missing"] for row in rows(tables["gaps"])] == [3_994_999, 5_000]
+
+
 def test_one_point_judges_a_recovery() -> None:
     """The clocks of two points differ by 30 ms: the time from NAK to repair is that of one of them."""
     near, far = Story("near"), Story("far")

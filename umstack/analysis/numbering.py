@@ -3,6 +3,10 @@
 Each minute of a session has a reference: the first number seen in it, unwrapped by its signed distance from the
 reference of the minute before. A session message counts as the number after its lead. A number is unwrapped by its
 signed distance from the reference of its minute, which is correct as long as no number is further than 2**31 from it.
+
+A source that restarts may keep its session id and begin with other numbers (`umstack.analysis.restarts`). The numbers
+of each life of the source are in a region of their own, so that nothing between two lives counts as missing or as a
+copy; `without_lives` removes the regions from the finished tables.
 """
 
 from __future__ import annotations
@@ -13,24 +17,23 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from umstack.analysis.restarts import restarts
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import EPOCH_NS, SESSION
-from umstack.facts.sends import Stream, expanded, times_at
+from umstack.facts.sends import Stream, distance, expanded, times_at
 
 _HALF = 2**31
-_MASK = 2**32 - 1
 _EPOCHS_AFTER = 10
 """Number of minutes after the last number sent in which NAKs may still arrive."""
 BUCKET_BITS = 15
 _PIECE = 1 << 20
+_LIFE_BITS = 48
+"""Bits of a number within one life of a source. Unwrapped numbers are shorter."""
+_SQN_COLUMNS = ("sqn", "first_sqn", "last_sqn", "low", "high")
 
 Session = tuple[str, int]
 Numbers = Any
 """An array of int64."""
-
-
-def _distance(later: Numbers, earlier: Numbers) -> Numbers:
-    return ((later - earlier + _HALF) & _MASK) - _HALF
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +42,18 @@ class Reference:
 
     epochs: Numbers
     numbers: Numbers
+    restarts: dict[str, Numbers] = field(default_factory=dict)
+    """The times at which the source restarted, by point of capture; empty if it never did."""
 
-    def unwrap(self, sqns: Numbers, times_ns: Numbers) -> Numbers:
-        """Unwrap sequence numbers. Numbers in minutes without a reference are returned unchanged."""
+    def unwrap(self, sqns: Numbers, times_ns: Numbers, point: str) -> Numbers:
+        """Unwrap sequence numbers seen at a point. Numbers in minutes without a reference are returned unchanged."""
         found = np.empty(len(sqns), np.int64)
         # The array is handled piece by piece, so that temporary arrays are no longer than a piece.
         for start in range(0, len(sqns), _PIECE):
             piece = slice(start, start + _PIECE)
             found[piece] = self._piece(sqns[piece].astype(np.int64), times_ns[piece])
+        if point in self.restarts:
+            found += np.searchsorted(self.restarts[point], times_ns, "right") << _LIFE_BITS
         return found
 
     def _piece(self, sqns: Numbers, times_ns: Numbers) -> Numbers:
@@ -55,27 +62,34 @@ class Reference:
         at = np.searchsorted(self.epochs, epoch, "right") - 1
         known = (epoch >= self.epochs[0] - 1) & (epoch <= self.epochs[-1] + _EPOCHS_AFTER)
         reference = self.numbers[np.maximum(at, 0)]
-        return np.where(known, reference + _distance(sqns, reference), sqns)
+        return np.where(known, reference + distance(sqns, reference), sqns)
+
+
+def _life(sqns: Numbers) -> Numbers:
+    """Return the life of the source that each unwrapped number is from. Numbers below its first one may be negative."""
+    return (sqns + (1 << (_LIFE_BITS - 1))) >> _LIFE_BITS
 
 
 def references(facts: Facts) -> dict[Session, Reference]:
     """Return the references of every session."""
     found = {}
+    restarted = restarts(facts)
     for (publisher, session_id), rows in facts.references.partition_by(list(SESSION), as_dict=True).items():
         first = rows.sort("epoch")
         wrapped = first["sqn"].to_numpy().astype(np.int64)
-        steps = np.concatenate((wrapped[:1], _distance(wrapped[1:], wrapped[:-1])))
-        found[publisher, session_id] = Reference(first["epoch"].to_numpy(), np.cumsum(steps))
+        steps = np.concatenate((wrapped[:1], distance(wrapped[1:], wrapped[:-1])))
+        lives = restarted.get((publisher, session_id), {})
+        found[publisher, session_id] = Reference(first["epoch"].to_numpy(), np.cumsum(steps), lives)
     return found
 
 
 def unwrapped(rows: pl.DataFrame, known: dict[Session, Reference]) -> pl.DataFrame:
-    """Return the rows (session columns, `time_ns`, `sqn`) with `sqn` unwrapped."""
+    """Return the rows (`point`, session columns, `time_ns`, `sqn`) with `sqn` unwrapped."""
     parts = [rows.clear()]
-    for (publisher, session_id), part in rows.partition_by(list(SESSION), as_dict=True).items():
+    for (point, publisher, session_id), part in rows.partition_by("point", *SESSION, as_dict=True).items():
         reference = known.get((publisher, session_id))
         if reference is not None:
-            sqns = reference.unwrap(part["sqn"].to_numpy(), part["time_ns"].to_numpy())
+            sqns = reference.unwrap(part["sqn"].to_numpy(), part["time_ns"].to_numpy(), point)
             part = part.with_columns(pl.Series("sqn", sqns, pl.Int64))
         parts.append(part)
     return pl.concat(parts)
@@ -154,7 +168,8 @@ class Seen:
             )
             order = np.argsort(firsts, kind="stable")
             firsts, lasts = firsts[order], np.maximum.accumulate(lasts[order])
-        at = np.flatnonzero(firsts[1:] - lasts[:-1] > 1)
+        same_life = _life(firsts[1:]) == _life(lasts[:-1])
+        at = np.flatnonzero((firsts[1:] - lasts[:-1] > 1) & same_life)
         return lasts[at] + 1, firsts[at + 1] - 1
 
     def passed_over(self, wanted: Numbers) -> Numbers:
@@ -184,7 +199,7 @@ def seen(facts: Facts, known: dict[Session, Reference]) -> list[Seen]:
         reference = known[publisher, session_id]
         begins = np.cumsum(sends.lengths) - sends.lengths
         firsts, lengths, times = (
-            reference.unwrap(sends.firsts, sends.times_ns[begins]),
+            reference.unwrap(sends.firsts, sends.times_ns[begins], point),
             sends.lengths,
             sends.times_ns,
         )
@@ -200,7 +215,7 @@ def seen(facts: Facts, known: dict[Session, Reference]) -> list[Seen]:
         if reported is not None:
             ends = (reported["first_sqn"].to_numpy(), reported["last_sqn"].to_numpy())
             reported_ns = reported["first_ns"].to_numpy()
-            runs = (reference.unwrap(ends[0], reported_ns), reference.unwrap(ends[1], reported_ns))
+            runs = tuple(reference.unwrap(sqns, reported_ns, point) for sqns in ends)
             one = replace(one, passed=runs)
         found.append(one)
     return found
@@ -338,6 +353,19 @@ def sent_times(everything: list[Seen], wanted: pl.DataFrame) -> pl.DataFrame:
         columns = {"sqn": wanted_sqns[hit], "sent_ns": times_at(one.times_ns, places)}
         parts.append(_keyed(one, columns).drop("point", "receiver"))
     return pl.concat(parts).group_by(*SESSION, "sqn").agg(pl.col("sent_ns").min())
+
+
+def without_lives(table: pl.DataFrame) -> pl.DataFrame:
+    """Return a finished table whose sequence numbers are those of the source, whichever life they are from."""
+    present = [name for name in _SQN_COLUMNS if name in table.columns and table.schema[name] == pl.Int64]
+    if "bucket" in table.columns:
+        table = table.with_columns(_within_a_life(pl.col("bucket"), _LIFE_BITS - BUCKET_BITS))
+    return table.with_columns(_within_a_life(pl.col(present), _LIFE_BITS)) if present else table
+
+
+def _within_a_life(sqns: pl.Expr, bits: int) -> pl.Expr:
+    half = 1 << (bits - 1)
+    return ((sqns + half) & ((1 << bits) - 1)) - half
 
 
 @dataclass(frozen=True, slots=True)

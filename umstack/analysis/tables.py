@@ -64,7 +64,7 @@ def tables_of_part(facts: Facts, mtu: int = 1500) -> Tables:
     made["lost_repairs"] = losses.lost_repairs(rare, facts, made["latency"])
     unicast = losses.unicast_sessions(facts)
     made["suggestions"] = suggestions(lost, made["incidents"], made["recovery_latency"], rates, unicast)
-    return {name: _in_order(table) for name, table in made.items()}
+    return {name: _in_order(numbering.without_lives(table)) for name, table in made.items()}
 
 
 def together(parts: Iterable[Mapping[str, pl.DataFrame]]) -> Tables:

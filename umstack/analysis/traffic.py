@@ -10,6 +10,7 @@ import polars as pl
 from umstack.analysis import once
 from umstack.analysis.losses import WINDOW, percentiles, windowed
 from umstack.analysis.numbering import Seen, Session
+from umstack.analysis.restarts import restarts
 from umstack.capture.reading.schema import LBTTCP
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import BUCKET_NS, DATA, NAK, NCF, RETRANSMISSION, SESSION, SESSION_MESSAGE, STATUS
@@ -49,6 +50,9 @@ def sessions(facts: Facts, covered: pl.DataFrame) -> pl.DataFrame:
         receivers=pl.col("receiver").drop_nulls().n_unique().cast(pl.Int64)
     )
     counted = _with_streams(counted, facts).join(ends, list(_POINT), "left")
+    counted = counted.join(_restarts(facts), list(_POINT), "left").with_columns(
+        pl.col("restarts").fill_null(0)
+    )
     numbers = covered.group_by(*_POINT).agg(first_sqn=pl.col("low").min(), last_sqn=pl.col("high").max())
     seconds = pl.col("seconds")
     order = [*(name for name in counted.columns if name != "receivers"), "first_sqn", "last_sqn", "receivers"]
@@ -62,6 +66,17 @@ def sessions(facts: Facts, covered: pl.DataFrame) -> pl.DataFrame:
         )
         .sort(*_POINT)
     )
+
+
+def _restarts(facts: Facts) -> pl.DataFrame:
+    """Return how often the source of a session restarted, by point."""
+    rows = [
+        (point, *session, len(times))
+        for session, points in restarts(facts).items()
+        for point, times in points.items()
+    ]
+    schema = {"point": pl.String, "publisher": pl.String, "session_id": pl.Int64, "restarts": pl.Int64}
+    return pl.DataFrame(rows, schema, orient="row")
 
 
 def _with_streams(counted: pl.DataFrame, facts: Facts) -> pl.DataFrame:

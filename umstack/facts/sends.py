@@ -82,6 +82,11 @@ def expanded(firsts: Numbers, lengths: Numbers) -> Numbers:
     return np.repeat(firsts - begins, lengths) + np.arange(int(lengths.sum()), dtype=np.int64)
 
 
+def distance(later: Numbers, earlier: Numbers) -> Numbers:
+    """Return how far wire numbers, as int64, are after others: from -2**31 to 2**31 - 1."""
+    return ((later - earlier + _WRAP // 2) % _WRAP) - _WRAP // 2
+
+
 def times_at(times_ns: Numbers, places: Numbers) -> Numbers:
     """Return the times at these ascending indices. Pages of a mapped file are released after they are read."""
     mapped = times_ns.base.obj if isinstance(times_ns.base, memoryview) else None

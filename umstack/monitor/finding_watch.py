@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from umstack.analysis.losses import STORM_NS, Rare, Thresholds, incidents, losses, nak_storms, rare
-from umstack.analysis.numbering import Numbered
+from umstack.analysis.numbering import Numbered, without_lives
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import DATA, NAK, NCF, NOTE, RETRANSMISSION, SESSION, SESSION_MESSAGE
 from umstack.facts.packed import unpacked
@@ -337,6 +337,7 @@ class FindingWatch:
 
     def _to_report(self, found: pl.DataFrame, reported: Reported, watermark_ns: int) -> pa.Table:
         """Return the rows that are complete, or last longer than a window; they count as reported from now on."""
+        found = without_lives(found)
         rows = []
         for key, parts in _wholes(found.to_dicts(), self.thresholds.quiet_ns):
             start_ns, end_ns = parts[0]["start_ns"], max(row["end_ns"] for row in parts)

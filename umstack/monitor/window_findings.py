@@ -97,7 +97,7 @@ def window_tables(
         earlier = traffic.sessions(kept[before], covered)
         spans = pl.concat([earlier.with_columns(pl.lit(before, pl.Int64).alias(WINDOW)), spans])
     sentences = _sentences(found, spans, span)
-    reported = {name: _with_times(table, span) for name, table in found.items()}
+    reported = {name: _with_times(numbering.without_lives(table), span) for name, table in found.items()}
     reported[FINDINGS] = sentences
     return {name: table for name, table in reported.items() if len(table)}
 

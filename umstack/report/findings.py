@@ -1,4 +1,7 @@
-"""Findings: one sentence for each observation in the tables, the worst first."""
+"""Findings: one sentence for each observation in the tables, the worst first.
+
+One file, because all findings together are one list, in one order and one tone.
+"""
 
 from __future__ import annotations
 
@@ -73,8 +76,8 @@ def findings(summary: Summary) -> list[Finding]:
         )
         return [Finding("sessions", Severity.BAD, text), *_notes(summary)]
     rules: Rules = (
-        _traffic, _topics, _loss, _clients, _causes, _stalls, _gaps, _recovery, _storms, _repairs, _lost_repairs,
-        _recoveries, _duplicates, _bursts, _fill, _fragments, _latency, _suggestions, _malformed, _notes,
+        _traffic, _restarts, _topics, _loss, _clients, _causes, _stalls, _gaps, _recovery, _storms, _repairs,
+        _lost_repairs, _recoveries, _duplicates, _bursts, _fill, _fragments, _latency, _suggestions, _malformed, _notes,
     )  # fmt: skip
     return _by_severity(rules, summary)
 
@@ -83,8 +86,8 @@ def window_findings(summary: Summary) -> list[Finding]:
     """Return the findings of a time window, except those the monitor makes itself: traffic, incidents, storms and
     capture notes."""
     rules: Rules = (
-        _topics, _clients, _gaps, _recovery, _repairs, _lost_repairs, _recoveries, _duplicates, _bursts, _fill,
-        _fragments, _latency, _suggestions, _malformed,
+        _restarts, _topics, _clients, _gaps, _recovery, _repairs, _lost_repairs, _recoveries, _duplicates, _bursts,
+        _fill, _fragments, _latency, _suggestions, _malformed,
     )  # fmt: skip
     return _by_severity(rules, summary)
 
@@ -124,6 +127,14 @@ def _traffic(summary: Summary) -> Iterator[Finding]:
         f"{volume(sent)}, in {duration(span)}{parts}{rate}."
     )
     yield Finding("traffic", Severity.NOTE, text)
+
+
+def _restarts(summary: Summary) -> Iterator[Finding]:
+    for row in _where_seen_best(summary["sessions"], "restarts"):
+        if row["restarts"]:
+            times = "once" if row["restarts"] == 1 else f"{count(row['restarts'])} times"
+            text = f"The source of {session_name(row)} restarted {times} with the same session id."
+            yield Finding("restarts", Severity.WORTH_A_LOOK, text)
 
 
 def _topics(summary: Summary) -> Iterator[Finding]:

@@ -1,0 +1,71 @@
+"""When a source restarted and kept its session id, by the numbers of its first sendings.
+
+First sendings are consecutive. Their numbers move back only by a reordering, which is short, and move on by a loss,
+which is no longer than what can have been sent meanwhile. All other jumps are the start of another life of the source.
+Points of capture have clocks of their own, so each has its own times of the restarts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from umstack.facts.facts import Facts
+from umstack.facts.sends import Sends, distance, times_at
+
+_REORDERED = 1 << 12
+"""First sendings may arrive this many numbers late."""
+_PAUSE_NS = 100_000_000
+_REORDERED_AFTER_PAUSE = 8
+"""The same for the first one after a pause, which a reordering does not bridge."""
+_LOST = 1 << 16
+_LOST_PER_NS = 0.02
+"""Numbers that may be missing at once, and more for each nanosecond since the one before: 20 million per second."""
+_CLOCKS_NS = 10_000_000_000
+"""Restarts at two points within this time are one restart."""
+
+Numbers = Any
+"""An array of int64."""
+Session = tuple[str, int]
+Place = tuple[str, str]
+"""A point of capture and the receiver of a unicast copy."""
+
+
+def restarts(facts: Facts) -> dict[Session, dict[str, Numbers]]:
+    """Return for each session that restarted the times of its restarts, ascending, by point of capture."""
+    found: dict[Session, dict[Place, Numbers]] = {}
+    for (point, publisher, session_id, receiver), sends in facts.sends.items():
+        found.setdefault((publisher, session_id), {})[point, receiver] = _of_stream(sends)
+    return {session: lives for session, streams in found.items() if (lives := _aligned(streams))}
+
+
+def _of_stream(sends: Sends) -> Numbers:
+    """Return the times at which the numbers of a stream start again."""
+    begins = np.cumsum(sends.lengths) - sends.lengths
+    firsts = sends.firsts.astype(np.int64)
+    at_ns, before_ns = times_at(sends.times_ns, begins[1:]), times_at(sends.times_ns, begins[1:] - 1)
+    jumps = distance(firsts[1:], firsts[:-1] + sends.lengths[:-1])
+    waited_ns = at_ns - before_ns
+    back = np.where(waited_ns >= _PAUSE_NS, _REORDERED_AFTER_PAUSE, _REORDERED)
+    return at_ns[(jumps < -back) | (jumps > _LOST + waited_ns * _LOST_PER_NS)]
+
+
+def _aligned(streams: dict[Place, Numbers]) -> dict[str, Numbers]:
+    """Return the restarts that any stream saw, with the time at each point, or the time elsewhere if it saw none."""
+    seen = sorted((int(time_ns), place) for place, times in streams.items() for time_ns in times)
+    groups: list[dict[Place, int]] = []
+    latest_ns = 0
+    for time_ns, place in seen:
+        if not groups or time_ns - latest_ns > _CLOCKS_NS or place in groups[-1]:
+            groups.append({})
+        groups[-1][place] = time_ns
+        latest_ns = time_ns
+    points = {point for point, _ in streams} if groups else ()
+    return {point: np.array([_at(group, point) for group in groups], np.int64) for point in points}
+
+
+def _at(group: dict[Place, int], point: str) -> int:
+    """Return the time of a restart at a point."""
+    own = [time_ns for place, time_ns in group.items() if place[0] == point]
+    return min(own or group.values())
