@@ -131,6 +131,11 @@ CORE = Module(
             "um_stream_findings", "um_streams_set_ports", "um_streams_read_findings", "um_streams_stored_bytes",
             "um_streams_store", "um_streams_load",
         ), sized=("um_streams",)),
+        Header("capture/reading/fragments.h", names=(
+            "um_fragment_findings", "um_fragments_give_up", "um_fragments_read_findings", "um_fragments_stored_bytes",
+            "um_fragments_store", "um_fragments_load",
+        ), sized=("um_fragments",)),
+        Header("capture/reading/packet.h"),
         Header("capture/reading/container.h"),
         Header("capture/reading/tally.h"),
         Header("capture/reading/rows.h"),

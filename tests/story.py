@@ -62,6 +62,7 @@ class Story:
             "destination_address": destination,
             "destination_port": 14400,
             "ip_fragment": False,
+            "ip_fragments": None,
             "udp_bytes": udp_bytes,
             "status": "ok",
             "transport": "LBT-RM",

@@ -1,6 +1,6 @@
 /* Captures of raw bytes, decoded into columns: nothing outside the file is read, nothing outside the columns is
- * written, and the rows do not depend on how the file was cut into windows or splits. TCP streams of a split continue
- * in another reader, from stored bytes.
+ * written, and the rows do not depend on how the file was cut into windows or splits. TCP streams and IP fragments of a
+ * split continue in another reader, from stored bytes.
  */
 #include "fuzz.h"
 
@@ -44,10 +44,10 @@ static void open_columns(columns *into)
                              &rows->sm_sqn,    &rows->lead_sqn,     &rows->trail_sqn,   &rows->next_sqn,
                              &rows->group_tag, &rows->window_bytes, &rows->receiver_id, &rows->queue,
                              &rows->dropped,   &rows->client_id,    &rows->ack_sqn};
-    int32_t **row_ints[] = {&rows->interface_id, &rows->link_type,  &rows->frame_bytes,     &rows->captured_bytes,
-                            &rows->vlan,         &rows->inner_vlan, &rows->source_port,     &rows->destination_port,
-                            &rows->udp_bytes,    &rows->nak_port,   &rows->transport_flags, &rows->tcp_bytes,
-                            &rows->tcp_flags};
+    int32_t **row_ints[] = {&rows->interface_id, &rows->link_type,  &rows->frame_bytes, &rows->captured_bytes,
+                            &rows->vlan,         &rows->inner_vlan, &rows->source_port, &rows->destination_port,
+                            &rows->ip_fragments, &rows->udp_bytes,  &rows->nak_port,    &rows->transport_flags,
+                            &rows->tcp_bytes,    &rows->tcp_flags};
     int64_t **message_longs[] = {&rows->topic_index,     &rows->topic_sqn,      &rows->first_sqn,
                                  &rows->fragment_offset, &rows->message_length, &rows->sent_ns};
     for (size_t i = 0; i < sizeof row_longs / sizeof row_longs[0]; i++)
@@ -152,9 +152,10 @@ static const um_packet_rows_options OPTIONS = {
 
 static uint64_t rows_decoded;
 
-/* Decodes the file up to the window's end, digesting rows as they fill. */
+/* Decodes the file up to the window's end, digesting rows as they fill. `is_last`: the file ends with the window. */
 static enum um_capture_step decode_window(um_capture_reader *reader, columns *into, const uint8_t *data,
-                                          uint64_t length, uint64_t base, uint64_t until, uint64_t *at, uint64_t *sum)
+                                          uint64_t length, uint64_t base, uint64_t until, bool is_last, uint64_t *at,
+                                          uint64_t *sum)
 {
     for (;;) {
         uint64_t before = *at;
@@ -165,7 +166,8 @@ static enum um_capture_step decode_window(um_capture_reader *reader, columns *in
         um_packet_rows_finish(&into->rows);
         *sum = digest(&into->rows, *sum);
         um_packet_rows_begin(&into->rows);
-        if (step != UM_CAPTURE_FULL)
+        bool is_end = until == UINT64_MAX && (is_last || step != UM_CAPTURE_INCOMPLETE);
+        if (step != UM_CAPTURE_FULL && !(is_end && um_fragments_give_up(&reader->fragments)))
             return step;
     }
 }
@@ -178,32 +180,39 @@ static void begin_reader(um_capture_reader *begun)
     um_streams_set_ports(&begun->streams, TCP_PORT_LOW, TCP_PORT_HIGH);
 }
 
-/* Starts the reader of another part from the stored streams. */
+/* Starts the reader of another part from the stored streams and fragments. */
 static void go_on(um_capture_reader *next, const um_capture_reader *from)
 {
-    static uint8_t stored[sizeof(um_streams) + 64];
+    static uint8_t stored[sizeof(um_streams) + 64], stored_fragments[sizeof(um_fragments) + 64];
     uint64_t bytes = um_streams_stored_bytes(&from->streams);
+    uint64_t fragments_bytes = um_fragments_stored_bytes(&from->fragments);
+    REQUIRE(fragments_bytes <= sizeof stored_fragments);
+    um_fragments_store(&from->fragments, stored_fragments, fragments_bytes);
     REQUIRE(bytes <= sizeof stored);
     um_streams_store(&from->streams, stored, bytes);
     *next = *from;
     memset(&next->streams, 0, sizeof next->streams);
     um_streams_set_ports(&next->streams, TCP_PORT_LOW, TCP_PORT_HIGH);
     REQUIRE(um_streams_load(&next->streams, stored, bytes));
+    memset(&next->fragments, 0, sizeof next->fragments);
+    REQUIRE(um_fragments_load(&next->fragments, stored_fragments, fragments_bytes));
 }
 
-/* Loads any bytes as streams: they are refused or within their bounds. */
+/* Loads any bytes as streams and fragments: they are refused or within their bounds. */
 static void load_anything(const uint8_t *data, size_t size)
 {
     begin_reader(&reader);
     if (!um_streams_load(&reader.streams, data, size))
         REQUIRE(reader.streams.connection_count == 0);
+    if (!um_fragments_load(&reader.fragments, data, size))
+        REQUIRE(reader.fragments.datagram_count == 0);
 }
 
 static uint64_t in_one_window(columns *into, const uint8_t *data, size_t size, enum um_capture_step *step)
 {
     uint64_t sum = 0, at = 0;
     begin_reader(&reader);
-    *step = decode_window(&reader, into, data, size, 0, UINT64_MAX, &at, &sum);
+    *step = decode_window(&reader, into, data, size, 0, UINT64_MAX, true, &at, &sum);
     return sum;
 }
 
@@ -218,7 +227,7 @@ static uint64_t in_windows(columns *into, const uint8_t *data, size_t size, size
         REQUIRE(window != NULL);
         memcpy(window, data + base, length);
         uint64_t at = 0;
-        *step = decode_window(&reader, into, window, length, base, UINT64_MAX, &at, &sum);
+        *step = decode_window(&reader, into, window, length, base, UINT64_MAX, end == size, &at, &sum);
         free(window);
         base += at;
         if (*step != UM_CAPTURE_INCOMPLETE || end == size)
@@ -236,7 +245,7 @@ static uint64_t in_splits(columns *into, const uint8_t *data, size_t size, uint6
         uint64_t end = start, at = start;
         *step = um_capture_skip(&reader, data, size, start + split_bytes, &end);
         bool last = *step != UM_CAPTURE_ENDED;
-        *step = decode_window(&reader_of_parts, into, data, size, 0, last ? UINT64_MAX : end, &at, &sum);
+        *step = decode_window(&reader_of_parts, into, data, size, 0, last ? UINT64_MAX : end, true, &at, &sum);
         if (last)
             return sum;
         REQUIRE(*step == UM_CAPTURE_ENDED && at == end);
@@ -265,7 +274,7 @@ static void put_u32(image *file, uint32_t v)
     put(file, &v, sizeof v);
 }
 
-static void put_datagram_headers(image *file, uint8_t choice, uint32_t bytes)
+static void put_datagram_headers(image *file, fuzz_input *input, uint8_t choice, uint32_t bytes)
 {
     static const uint16_t ports[] = {14400, 14390, 12965, 5000, 14360, 14389, 14360, 5000};
     uint8_t headers[] = {1, 0, 0x5e, 10, 10, 10, 2, 0, 0, 0,   0,  1,  8,  0,    0x45, 0, 0, 0, 0, 0, 0,
@@ -275,6 +284,11 @@ static void put_datagram_headers(image *file, uint8_t choice, uint32_t bytes)
         um_store_be16(headers + 34, 14380);
     um_store_be16(headers + 36, ports[choice & 7]);
     um_store_be16(headers + 38, (uint16_t)(8 + bytes + (choice & 0x20 ? 500 : 0)));
+    if (choice & 0x40) { /* a fragment: its id, offset and whether more follow */
+        uint8_t of = take_u8(input);
+        headers[19] = of & 3;
+        um_store_be16(headers + 20, (uint16_t)((of & 0x80 ? 0x2000 : 0) | (of >> 2 & 0x1f)));
+    }
     put(file, headers, sizeof headers);
 }
 
@@ -303,7 +317,7 @@ static void put_packet(image *file, fuzz_input *input, bool pcapng)
     fuzz_input body = take_bytes(input, take_u8(input));
     image frame = {.size = 0};
     if (choice & 0x80)
-        put_datagram_headers(&frame, choice, (uint32_t)body.left);
+        put_datagram_headers(&frame, input, choice, (uint32_t)body.left);
     else if (choice & 0x40)
         put_segment_headers(&frame, input, (uint32_t)body.left);
     put(&frame, body.at, body.left);
@@ -398,7 +412,7 @@ static void count_with_tally(columns *into, const uint8_t *data, size_t size, ui
     uint64_t at = 0, counted = 0;
     enum um_capture_step step = UM_CAPTURE_FULL;
     begin_reader(&reader);
-    while (step == UM_CAPTURE_FULL) {
+    while (step == UM_CAPTURE_FULL || um_fragments_give_up(&reader.fragments)) {
         step = um_packet_rows_decode(&reader, &into->rows, &options, data, size, 0, UINT64_MAX, &at);
         counted += into->rows.row_count + check_tally(tally);
         um_packet_rows_begin(&into->rows);

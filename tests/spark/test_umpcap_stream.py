@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.unit.capture_bytes import START_NS, Packet, data, frame, message, pcap
+from tests.unit.capture_bytes import START_NS, Packet, data, ethernet, frame, ipv4, message, pcap, udp
 
 pytest.importorskip("pyspark")
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from umstack.facts.packet_columns import PACKETS
+from umstack.spark.umpcap import UmpcapReader
 from umstack.spark.umpcap_parts import UmpcapOptions
 from umstack.spark.umpcap_stream import UmpcapStreamReader
 
@@ -149,3 +150,40 @@ def test_a_batch_takes_the_oldest_packets_of_all_files_first(
         found += [row["transport_sqn"] for row in batch]
         query.restart()
     assert sorted(found) == list(range(2 * count))
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_fragments_across_batches_are_one_datagram(tmp_path: Path, restarted: bool) -> None:
+    """The row comes with the batch that has the last fragment; a batch read over a whole file finds the same rows."""
+    whole = udp(data(5, message(1, 5, bytes(4000))))
+    parts = [
+        ethernet(ipv4(whole[at : at + 1480], fragment=(at + 1480 < len(whole)) << 13 | at // 8))
+        for at in range(0, len(whole), 1480)
+    ]
+    frames = [
+        parts[0],
+        frame(data(4, message(1, 4, b"4"))),
+        parts[2],
+        parts[1],
+        frame(data(6, message(1, 6, b"6"))),
+    ]
+    content = pcap(Packet(START_NS + number * 1000, one) for number, one in enumerate(frames))
+    ends = [24]
+    for one in frames:
+        ends.append(ends[-1] + 16 + len(one))
+    query, got = Query(tmp_path), []
+    for end in ends[1:]:
+        (tmp_path / "capture.pcap").write_bytes(content[:end])
+        if restarted:
+            query.restart()
+        got.append(query.rows())
+    assert [[row["transport_sqn"] for row in rows] for rows in got] == [[], [4], [], [5], [6]]
+    [row] = got[3]
+    assert (row["status"], row["message_bytes"], row["frame_bytes"]) == ("ok", 4000, sum(map(len, parts)))
+    options = UmpcapOptions.of({"path": str(tmp_path), "targetPartitionBytes": "500"})
+    reader = UmpcapReader(from_arrow_schema(PACKETS), options)
+    parts_read = reader.partitions()
+    assert len(parts_read) > 2
+    assert [row for part in parts_read for batch in reader.read(part) for row in batch.to_pylist()] == sum(
+        got, []
+    )

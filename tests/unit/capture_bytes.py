@@ -80,6 +80,7 @@ def ipv4(
     fragment: int = 0,
     protocol: int = 17,
     total: int | None = None,
+    ident: int = 1,
 ) -> bytes:
     """An IPv4 packet; `fragment` is the word of flags and offset."""
     head = struct.pack(
@@ -87,7 +88,7 @@ def ipv4(
         0x40 | 5 + len(options) // 4,
         0,
         20 + len(options) + len(payload) if total is None else total,
-        1,
+        ident,
         fragment,
         16,
         protocol,

@@ -464,8 +464,8 @@ def test_batching_and_fill() -> None:
 def test_ip_fragments() -> None:
     """Fragments by the pair they travelled between."""
     story = Story()
-    story.data(START, 1, ip_fragment=True, udp_bytes=1480)
-    story.data(START, 1, ip_fragment=True, udp_bytes=600, packet_type=None, session_id=None)
+    story.data(START, 1, ip_fragment=True, ip_fragments=1, udp_bytes=1480)
+    story.data(START, 1, ip_fragment=True, ip_fragments=1, udp_bytes=600, packet_type=None, session_id=None)
     story.data(START, 2)
     [found] = rows(seen(story)["ip_fragments"])
     assert (found["source_address"], found["fragments"], found["bytes"]) == (PUBLISHER, 2, 2080 + 84)

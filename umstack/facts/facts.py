@@ -332,7 +332,7 @@ def _take_remarks(pieces: Pieces, kind: str, rows: pl.DataFrame) -> None:
             destination_address=pl.coalesce(pl.col("destination_address"), to),
         )
         counted = ends.group_by("source_address", "destination_address").agg(
-            fragments=pl.len(),
+            fragments=pl.col("ip_fragments").sum(),
             bytes=pl.col("frame_bytes").sum(),
             first_ns=pl.col("time_ns").min(),
             last_ns=pl.col("time_ns").max(),

@@ -36,7 +36,8 @@ MALFORMED_STATUSES = ("LBT-RM: ", "LBT-RU: ")
 NEEDED = (
     *("point", "time_ns", "frame_bytes", "source_address", "destination_address"),
     *("destination_port", "udp_bytes", "packet_type", "session_id", "transport_sqn", "lead_sqn"),
-    *("retransmission", "sqns", "ncf_reason", "ip_fragment", "status", "message_count", "message_bytes"),
+    *("retransmission", "sqns", "ncf_reason", "ip_fragment", "ip_fragments", "status"),
+    *("message_count", "message_bytes"),
     *("transport", "to_source", "tcp_bytes", "tcp_flags", "recovery", "receiver_end", "block"),
     "transport_flags",
 )

@@ -50,6 +50,7 @@ LABELLED = pa.schema(
         ("message_count", pa.int32()),
         ("message_bytes", pa.int32()),
         ("ip_fragment", pa.bool_()),
+        ("ip_fragments", pa.int32()),
         ("status", TEXT),
         ("source_address", TEXT),
         ("destination_address", TEXT),

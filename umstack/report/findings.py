@@ -445,8 +445,13 @@ def _fill(summary: Summary) -> Iterator[Finding]:
             text += " Batching would put several messages into one datagram."
         yield Finding("fill", Severity.WORTH_A_LOOK if wasteful and busy else Severity.NOTE, text)
         if row["over_mtu"]:
-            text = f"{count(row['over_mtu'])} datagrams of {session_name(row)} exceed the MTU: IP fragmented them."
-            yield Finding("over-mtu", Severity.BAD, text)
+            are_fragmented = bool(summary["ip_fragments"])
+            text = f"{count(row['over_mtu'])} datagrams of {session_name(row)} exceed the MTU: " + (
+                "IP fragmented them."
+                if are_fragmented
+                else "no fragment was captured, so the path has a larger one than the report assumes."
+            )
+            yield Finding("over-mtu", Severity.BAD if are_fragmented else Severity.NOTE, text)
 
 
 def _fragments(summary: Summary) -> Iterator[Finding]:

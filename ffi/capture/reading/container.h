@@ -8,6 +8,8 @@
 #ifndef UM_CAPTURE_READING_CONTAINER_H
 #define UM_CAPTURE_READING_CONTAINER_H
 
+#include "capture/reading/fragments.h"
+#include "capture/reading/packet.h"
 #include "capture/reading/streams.h"
 
 enum {
@@ -26,18 +28,6 @@ enum um_capture_step {
     UM_CAPTURE_ENDED,      /* the end position is reached */
     UM_CAPTURE_FOREIGN,    /* not a capture */
     UM_CAPTURE_DAMAGED,    /* an impossible record: nothing behind it can be located */
-};
-
-/* The verdict of a program in the kernel or the hardware on a packet, if the capture holds it. */
-enum um_capture_verdict {
-    UM_CAPTURE_NO_VERDICT,
-    UM_CAPTURE_XDP_ABORTED, /* XDP's own numbers, counted from 1 */
-    UM_CAPTURE_XDP_DROP,
-    UM_CAPTURE_XDP_PASS,
-    UM_CAPTURE_XDP_TX,
-    UM_CAPTURE_XDP_REDIRECT,
-    UM_CAPTURE_OTHER_VERDICT,
-    UM_CAPTURE_VERDICTS,
 };
 
 /* An interface as its capture describes it. A pcap file has one, without a name. */
@@ -77,23 +67,9 @@ typedef struct um_capture_reader {
     uint32_t interface_count;
     um_capture_findings findings;
     um_capture_interface interfaces[UM_CAPTURE_INTERFACES_MAX];
-    um_streams streams; /* TCP streams up to the last packet read or skipped; the caller sets their ports */
+    um_streams streams;     /* TCP streams up to the last packet read or skipped; the caller sets their ports */
+    um_fragments fragments; /* incomplete datagrams up to the last packet read or skipped */
 } um_capture_reader;
-
-typedef struct um_capture_packet {
-    uint64_t position; /* of the packet's record in the window */
-    const uint8_t *data;
-    uint32_t captured_bytes;
-    uint32_t frame_bytes;
-    int32_t interface; /* index into the reader's interfaces; -1: the capture does not describe it */
-    int32_t link_type; /* -1 without an interface */
-    bool is_timed;
-    int64_t time_ns;
-    uint64_t queue_number; /* receive queue, counted from 1; 0: unknown */
-    enum um_capture_verdict verdict;
-    bool has_drop_count;
-    uint64_t drop_count; /* packets lost while capturing, between the previous packet and this one */
-} um_capture_packet;
 
 /* Prepares a reader for the start of a file, or for any record if the caller then sets format, swapped, interfaces. */
 void um_capture_reader_init(um_capture_reader *reader);
@@ -108,7 +84,8 @@ int um_capture_add_interface(um_capture_reader *reader, const um_capture_interfa
 enum um_capture_step um_capture_next(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t base,
                                      uint64_t until, uint64_t *at, um_capture_packet *packet);
 
-/* Skips records, following the streams of packets, until one starts at or behind `until`: returns ENDED with *at there.
+/* Skips records, following the streams and fragments of packets, until one starts at or behind `until`: returns ENDED
+ * with *at there.
  */
 enum um_capture_step um_capture_skip(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t until,
                                      uint64_t *at);

@@ -109,29 +109,27 @@ static bool is_selected(const um_packet_selection *selection, const um_captured_
            (selection->destination_count == 0 || is_destination_selected(selection, frame));
 }
 
-static void decode_packet(um_capture_reader *reader, um_packet_rows *rows, const um_packet_rows_options *options,
-                          const um_capture_packet *packet, uint64_t position)
+static void decode_frame(um_capture_reader *reader, um_packet_rows *rows, const um_packet_rows_options *options,
+                         const um_capture_packet *packet, uint64_t position, um_captured_frame *frame)
 {
-    um_captured_frame frame;
     um_packet_row row = {0};
     if (!is_time_selected(&options->selection, packet)) {
-        um_streams_follow(&reader->streams, packet->interface, packet->link_type, packet->data, packet->captured_bytes);
+        um_streams_follow(&reader->streams, packet->interface, frame);
         return;
     }
     uint32_t resolution_bytes = rows->resolution_bytes;
-    um_captured_frame_decode(packet->link_type, packet->data, packet->captured_bytes, &frame);
-    row.status = status_of_frame(frame.status);
-    if (UM_LIKELY(frame.status == UM_CAPTURED_UDP)) {
-        um_packet_row_decode_datagram(rows, &options->ports, &frame, &row);
-        if (frame.is_fragment && row.status == UM_PACKET_OK)
+    row.status = status_of_frame(frame->status);
+    if (UM_LIKELY(frame->status == UM_CAPTURED_UDP)) {
+        um_packet_row_decode_datagram(rows, &options->ports, frame, &row);
+        if (frame->is_incomplete && row.status == UM_PACKET_OK)
             row.status = UM_PACKET_IP_FRAGMENT;
-    } else if (um_streams_has(&reader->streams, &frame)) {
-        decode_segment(reader, rows, packet, &frame, &row);
-    } else if (frame.status == UM_CAPTURED_TCP_CUT && um_streams_has_ports(&reader->streams, &frame)) {
+    } else if (um_streams_has(&reader->streams, frame)) {
+        decode_segment(reader, rows, packet, frame, &row);
+    } else if (frame->status == UM_CAPTURED_TCP_CUT && um_streams_has_ports(&reader->streams, frame)) {
         row.status = UM_PACKET_CUT;
-    } else if (frame.status > UM_CAPTURED_TCP_CUT) {
-        frame.source_port = 0;
-        frame.destination_port = 0;
+    } else if (frame->status > UM_CAPTURED_TCP_CUT) {
+        frame->source_port = 0;
+        frame->destination_port = 0;
     }
     if (UM_UNLIKELY(packet->interface < 0))
         row.status = UM_PACKET_INTERFACE;
@@ -139,13 +137,25 @@ static void decode_packet(um_capture_reader *reader, um_packet_rows *rows, const
         note_link_type(&reader->findings, packet->link_type);
     if (row.status == UM_PACKET_NOT_OURS && options->only_ours)
         return;
-    if (!is_selected(&options->selection, &frame, &row)) {
+    if (!is_selected(&options->selection, frame, &row)) {
         rows->resolution_bytes = resolution_bytes;
         return;
     }
-    if (options->tally != NULL && um_tally_take(options->tally, rows, packet, &frame, &row))
+    if (options->tally != NULL && um_tally_take(options->tally, rows, packet, frame, &row))
         return;
-    um_packet_rows_append(rows, position, packet, &frame, &row);
+    um_packet_rows_append(rows, position, packet, frame, &row);
+}
+
+/* A fragment becomes a row with its datagram. */
+static void decode_packet(um_capture_reader *reader, um_packet_rows *rows, const um_packet_rows_options *options,
+                          const um_capture_packet *packet, uint64_t position)
+{
+    um_captured_frame frame;
+    um_captured_frame_decode(packet->link_type, packet->data, packet->captured_bytes, &frame);
+    if (UM_UNLIKELY(frame.status == UM_CAPTURED_FRAGMENT) &&
+        um_fragments_hold(&reader->fragments, packet, position, &frame))
+        return;
+    decode_frame(reader, rows, options, packet, position, &frame);
 }
 
 enum um_capture_step um_packet_rows_decode(um_capture_reader *reader, um_packet_rows *rows,
@@ -155,6 +165,11 @@ enum um_capture_step um_packet_rows_decode(um_capture_reader *reader, um_packet_
     for (;;) {
         if (um_packet_rows_full(rows) || (options->tally != NULL && um_tally_full(options->tally)))
             return UM_CAPTURE_FULL;
+        um_joined_datagram joined;
+        if (um_fragments_pop(&reader->fragments, &joined)) {
+            decode_frame(reader, rows, options, &joined.packet, joined.position, &joined.frame);
+            continue;
+        }
         um_capture_packet packet;
         enum um_capture_step step = um_capture_next(reader, data, length, base, until, at, &packet);
         if (step != UM_CAPTURE_PACKET)

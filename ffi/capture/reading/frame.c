@@ -141,7 +141,7 @@ static bool opens_udp_tunnel(um_captured_frame *frame, enum um_captured_frame_st
 {
     enum { BYTES = 8, VXLAN_FLAGS = 0x08000000, LENGTH_MASK = 0x3f, WORD = 4, CRITICAL_ONLY = 0x40 };
     rest from = {frame->payload, frame->payload_captured_bytes};
-    if (frame->is_fragment || from.captured < BYTES || from.data[BYTES - 1] != 0)
+    if (frame->is_incomplete || from.captured < BYTES || from.data[BYTES - 1] != 0)
         return false;
     if (frame->destination_port == PORT_VXLAN) {
         if (um_load_be32(from.data) != VXLAN_FLAGS)
@@ -203,12 +203,12 @@ static enum um_captured_frame_status decode_arista(rest from, um_captured_frame 
 
 static enum um_captured_frame_status decode_udp(rest from, uint32_t packet_bytes, um_captured_frame *frame)
 {
-    if (!frame->is_fragment && packet_bytes < UM_UDP_HEADER_BYTES)
+    if (!frame->is_incomplete && packet_bytes < UM_UDP_HEADER_BYTES)
         return UM_CAPTURED_UDP_LENGTH;
     if (from.captured < UM_UDP_HEADER_BYTES)
         return UM_CAPTURED_CUT;
     uint32_t udp_bytes = um_load_be16(from.data + UM_UDP_LENGTH_AT);
-    if (udp_bytes < UM_UDP_HEADER_BYTES || (udp_bytes > packet_bytes && !frame->is_fragment))
+    if (udp_bytes < UM_UDP_HEADER_BYTES || (udp_bytes > packet_bytes && !frame->is_incomplete))
         return UM_CAPTURED_UDP_LENGTH;
     frame->source_port = um_load_be16(from.data);
     frame->destination_port = um_load_be16(from.data + UM_UDP_TO_AT);
@@ -249,25 +249,57 @@ static enum um_captured_frame_status decode_tcp(rest from, uint32_t packet_bytes
     return UM_CAPTURED_TCP;
 }
 
-static enum um_captured_frame_status decode_transport(uint8_t protocol, uint32_t fragment_offset, rest from,
-                                                      uint32_t packet_bytes, um_captured_frame *frame)
+static bool is_extension(uint8_t protocol)
 {
-    if (protocol == PROTOCOL_TCP && !frame->is_fragment)
+    return protocol == PROTOCOL_HOP_BY_HOP || protocol == PROTOCOL_ROUTING || protocol == PROTOCOL_FRAGMENT ||
+           protocol == PROTOCOL_DESTINATION;
+}
+
+static bool is_tunnel(uint8_t protocol)
+{
+    return protocol == PROTOCOL_GRE || protocol == PROTOCOL_IPV4 || protocol == PROTOCOL_IPV6;
+}
+
+static enum um_captured_frame_status decode_transport(uint8_t protocol, rest from, uint32_t packet_bytes,
+                                                      um_captured_frame *frame)
+{
+    if (UM_LIKELY(protocol == UM_PROTOCOL_UDP))
+        return decode_udp(from, packet_bytes, frame);
+    if (frame->is_incomplete)
+        return UM_CAPTURED_FOREIGN;
+    if (protocol == PROTOCOL_TCP)
         return decode_tcp(from, packet_bytes, frame);
-    if (UM_UNLIKELY(protocol != UM_PROTOCOL_UDP)) {
-        rest inside = {from.data, from.captured < packet_bytes ? from.captured : packet_bytes};
-        if (frame->is_fragment)
-            return UM_CAPTURED_FOREIGN;
-        if (protocol == PROTOCOL_GRE)
-            return decode_gre(inside, frame);
-        bool is_ip = protocol == PROTOCOL_IPV4 || protocol == PROTOCOL_IPV6;
-        return is_ip && enter_tunnel(frame) ? decode_raw(inside, frame) : UM_CAPTURED_FOREIGN;
-    }
-    return fragment_offset != 0 ? UM_CAPTURED_FRAGMENT : decode_udp(from, packet_bytes, frame);
+    rest inside = {from.data, from.captured < packet_bytes ? from.captured : packet_bytes};
+    if (protocol == PROTOCOL_GRE)
+        return decode_gre(inside, frame);
+    return is_tunnel(protocol) && enter_tunnel(frame) ? decode_raw(inside, frame) : UM_CAPTURED_FOREIGN;
+}
+
+/* Only fragments of datagrams that can be opened are kept. All but the last must be multiples of eight bytes, because
+ * offsets are. */
+static enum um_captured_frame_status decode_fragment(uint32_t id, uint32_t offset, bool is_last, uint8_t protocol,
+                                                     rest from, uint32_t packet_bytes, um_captured_frame *frame)
+{
+    enum { UNIT_BYTES = 8, DATAGRAM_BYTES_MAX = 65535 };
+    frame->is_fragment = true;
+    frame->fragment_count += frame->fragment_count == 0;
+    if (protocol != UM_PROTOCOL_UDP && protocol != PROTOCOL_TCP && !is_tunnel(protocol) && !is_extension(protocol))
+        return UM_CAPTURED_FOREIGN;
+    if (packet_bytes == 0 || offset + packet_bytes > DATAGRAM_BYTES_MAX || (!is_last && packet_bytes % UNIT_BYTES != 0))
+        return UM_CAPTURED_IP_HEADER;
+    frame->protocol = protocol;
+    frame->fragment_id = id;
+    frame->fragment_offset = offset;
+    frame->is_last_fragment = is_last;
+    frame->payload = from.data;
+    frame->payload_bytes = packet_bytes;
+    frame->payload_captured_bytes = from.captured < packet_bytes ? from.captured : packet_bytes;
+    return UM_CAPTURED_FRAGMENT;
 }
 
 static enum um_captured_frame_status decode_ipv4(rest from, um_captured_frame *frame)
 {
+    enum { ID_AT = 4, MORE_FRAGMENTS = 0x2000, OFFSET_UNIT_BYTES = 8 };
     if (from.captured < UM_IPV4_HEADER_BYTES)
         return UM_CAPTURED_CUT;
     uint32_t header_bytes = (uint32_t)(from.data[0] & 0x0f) * 4;
@@ -283,17 +315,44 @@ static enum um_captured_frame_status decode_ipv4(rest from, um_captured_frame *f
     if (total_bytes < header_bytes)
         return UM_CAPTURED_IP_HEADER;
     uint16_t fragment = um_load_be16(from.data + UM_IPV4_FRAGMENT_AT);
+    uint8_t protocol = from.data[UM_IPV4_PROTOCOL_AT];
     frame->is_fragment = (fragment & UM_IPV4_FRAGMENT_MASK) != 0;
     if (from.captured < header_bytes)
         return UM_CAPTURED_CUT;
-    return decode_transport(from.data[UM_IPV4_PROTOCOL_AT], fragment & UM_IPV4_OFFSET_MASK, behind(from, header_bytes),
-                            total_bytes - header_bytes, frame);
+    if (UM_UNLIKELY(frame->is_fragment))
+        return decode_fragment(
+            um_load_be16(from.data + ID_AT), (uint32_t)(fragment & UM_IPV4_OFFSET_MASK) * OFFSET_UNIT_BYTES,
+            !(fragment & MORE_FRAGMENTS), protocol, behind(from, header_bytes), total_bytes - header_bytes, frame);
+    return decode_transport(protocol, behind(from, header_bytes), total_bytes - header_bytes, frame);
 }
 
-static bool is_extension(uint8_t protocol)
+/* Decodes extension headers, from the one of type `protocol` on, and the transport behind them. */
+static enum um_captured_frame_status decode_extensions(uint8_t protocol, rest from, uint32_t packet_bytes,
+                                                       um_captured_frame *frame)
 {
-    return protocol == PROTOCOL_HOP_BY_HOP || protocol == PROTOCOL_ROUTING || protocol == PROTOCOL_FRAGMENT ||
-           protocol == PROTOCOL_DESTINATION;
+    enum { WORD_AT = 2, OFFSET_MASK = 0xfff8, MORE_FRAGMENTS = 1, ID_AT = 4 };
+    for (int i = 0; is_extension(protocol); i++) {
+        if (packet_bytes < IPV6_EXTENSION_BYTES || i == IPV6_EXTENSIONS_MAX)
+            return UM_CAPTURED_IP_HEADER;
+        if (from.captured < IPV6_EXTENSION_BYTES)
+            return UM_CAPTURED_CUT;
+        bool has_fragment = protocol == PROTOCOL_FRAGMENT;
+        const uint8_t *header = from.data;
+        uint32_t bytes = has_fragment ? IPV6_EXTENSION_BYTES : ((uint32_t)header[1] + 1) * 8;
+        if (bytes > packet_bytes)
+            return UM_CAPTURED_IP_HEADER;
+        if (bytes > from.captured)
+            return UM_CAPTURED_CUT;
+        protocol = header[0];
+        packet_bytes -= bytes;
+        from = behind(from, bytes);
+        uint16_t word = um_load_be16(header + WORD_AT);
+        /* A datagram in one fragment is whole. */
+        if (has_fragment && (word & (OFFSET_MASK | MORE_FRAGMENTS)) != 0)
+            return decode_fragment(um_load_be32(header + ID_AT), word & OFFSET_MASK, !(word & MORE_FRAGMENTS), protocol,
+                                   from, packet_bytes, frame);
+    }
+    return decode_transport(protocol, from, packet_bytes, frame);
 }
 
 static enum um_captured_frame_status decode_ipv6(rest from, um_captured_frame *frame)
@@ -305,33 +364,7 @@ static enum um_captured_frame_status decode_ipv6(rest from, um_captured_frame *f
     frame->ip_version = 6;
     frame->source = from.data + 8;
     frame->destination = from.data + 24;
-    uint32_t packet_bytes = um_load_be16(from.data + 4);
-    uint32_t fragment_offset = 0;
-    uint8_t protocol = from.data[6];
-    from = behind(from, IPV6_BYTES);
-    for (int i = 0; is_extension(protocol); i++) {
-        if (packet_bytes < IPV6_EXTENSION_BYTES || i == IPV6_EXTENSIONS_MAX)
-            return UM_CAPTURED_IP_HEADER;
-        if (from.captured < IPV6_EXTENSION_BYTES)
-            return UM_CAPTURED_CUT;
-        bool is_fragment = protocol == PROTOCOL_FRAGMENT;
-        uint32_t bytes = is_fragment ? IPV6_EXTENSION_BYTES : ((uint32_t)from.data[1] + 1) * 8;
-        if (bytes > packet_bytes)
-            return UM_CAPTURED_IP_HEADER;
-        if (is_fragment) {
-            fragment_offset = um_load_be16(from.data + 2) & 0xfff8;
-            frame->is_fragment = (um_load_be16(from.data + 2) & 0xfff9) != 0;
-        }
-        protocol = from.data[0];
-        if (bytes > from.captured)
-            return UM_CAPTURED_CUT;
-        packet_bytes -= bytes;
-        from = behind(from, bytes);
-        /* A later fragment has no headers here. */
-        if (fragment_offset != 0)
-            break;
-    }
-    return decode_transport(protocol, fragment_offset, from, packet_bytes, frame);
+    return decode_extensions(from.data[6], behind(from, IPV6_BYTES), um_load_be16(from.data + 4), frame);
 }
 
 static enum um_captured_frame_status decode_ether_type(uint16_t ether_type, rest from, um_captured_frame *frame)
@@ -418,7 +451,21 @@ void um_captured_frame_decode(int32_t link_type, const uint8_t *data, uint32_t c
     frame->ip_version = 0;
     frame->tunnel_count = 0;
     frame->is_fragment = false;
+    frame->is_incomplete = false;
+    frame->fragment_count = 0;
     frame->payload_bytes = 0;
     frame->payload_captured_bytes = 0;
     frame->status = decode_link(link_type, (rest){data, captured_bytes}, frame);
+}
+
+void um_captured_frame_decode_joined(um_captured_frame *frame, const uint8_t *data, uint32_t captured_bytes,
+                                     uint32_t bytes, bool is_whole)
+{
+    frame->is_incomplete = !is_whole;
+    frame->payload_bytes = 0;
+    frame->payload_captured_bytes = 0;
+    rest joined = {data, captured_bytes};
+    frame->status = frame->ip_version == 6 ? decode_extensions(frame->protocol, joined, bytes, frame)
+                                           : decode_transport(frame->protocol, joined, bytes, frame);
+    frame->is_fragment = true;
 }

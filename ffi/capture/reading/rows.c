@@ -179,6 +179,7 @@ static inline void append_frame(um_packet_rows *rows, uint32_t i, const um_captu
         put_nothing(&rows->verdict, i);
     rows->source_port[i] = frame->source_port;
     rows->destination_port[i] = frame->destination_port;
+    rows->ip_fragments[i] = (int32_t)frame->fragment_count;
     rows->udp_bytes[i] = (int32_t)frame->payload_bytes;
     rows->tcp_bytes[i] = (int32_t)frame->payload_bytes;
     rows->tcp_flags[i] = frame->tcp_flags;

@@ -51,7 +51,7 @@ enum um_packet_rows_bit {
     UM_PACKETS_NCF,            /* NCF reason */
     UM_PACKETS_MESSAGES,       /* messages */
     UM_PACKETS_STATUS,         /* next sqn, window, group tag, receiver id */
-    UM_PACKETS_IP_FRAGMENT,    /* a boolean's value */
+    UM_PACKETS_IP_FRAGMENT,    /* a boolean's value; IP fragments */
     UM_PACKETS_RETRANSMISSION, /* a boolean's value */
     UM_PACKETS_TO_SOURCE,      /* a boolean's value; null if the type is null */
     UM_PACKETS_BITS,
@@ -89,6 +89,7 @@ typedef struct um_packet_rows {
     int32_t *source_port;
     um_packet_rows_text destination_address;
     int32_t *destination_port;
+    int32_t *ip_fragments;
     int32_t *udp_bytes;
     int32_t *tcp_bytes;
     int32_t *tcp_flags;
@@ -182,7 +183,8 @@ void um_packet_rows_begin(um_packet_rows *rows);
 /* Fills the bitmaps, after which the rows can be read. */
 void um_packet_rows_finish(um_packet_rows *rows);
 
-/* Decodes packets of [data, data + length) that start before `until`, from *at on, until the rows or the tally are full
+/* Decodes packets of [data, data + length) that start before `until`, from *at on, and the datagrams that fragments of
+ * earlier ones form, until the rows or the tally are full
  * (UM_CAPTURE_FULL); *at moves behind the decoded packets. `base`: position of the window in the file. Never returns
  * PACKET. */
 enum um_capture_step um_packet_rows_decode(um_capture_reader *reader, um_packet_rows *rows,

@@ -361,15 +361,10 @@ um_stream_taken um_streams_take(um_streams *streams, int32_t interface, const um
     return taken;
 }
 
-void um_streams_follow(um_streams *streams, int32_t interface, int32_t link_type, const uint8_t *data,
-                       uint32_t captured_bytes)
+void um_streams_follow(um_streams *streams, int32_t interface, const um_captured_frame *frame)
 {
-    um_captured_frame frame;
-    if (streams->port_high == 0)
-        return;
-    um_captured_frame_decode(link_type, data, captured_bytes, &frame);
-    if (um_streams_has(streams, &frame))
-        um_streams_take(streams, interface, &frame, NULL, NULL);
+    if (um_streams_has(streams, frame))
+        um_streams_take(streams, interface, frame, NULL, NULL);
 }
 
 /* ---- storing and loading ---- */

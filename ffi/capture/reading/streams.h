@@ -124,8 +124,7 @@ um_stream_taken um_streams_take(um_streams *streams, int32_t interface, const um
                                 um_lbmc_take_item *take, void *context);
 
 /* The same for any frame that does not become a row. */
-void um_streams_follow(um_streams *streams, int32_t interface, int32_t link_type, const uint8_t *data,
-                       uint32_t captured_bytes);
+void um_streams_follow(um_streams *streams, int32_t interface, const um_captured_frame *frame);
 
 /* The state as bytes, for a reader that continues elsewhere: their number, and the bytes themselves, at most
  * `capacity`. Valid for this version and kind of machine only; 0: there is no state. */

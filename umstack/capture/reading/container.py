@@ -47,12 +47,15 @@ def new_reader() -> Any:
     return reader
 
 
+_OTHER_VERSION = "the split was made by another version of umstack"
+
+
 def follow_streams(reader: Any, ports: tuple[int, int], stored: bytes = b"") -> None:
     """Let a reader follow TCP connections of sources at these ports, from the state of `stored_streams` on."""
     streams = ffi.addressof(reader, "streams")
     lib.um_streams_set_ports(streams, *ports)
     if not lib.um_streams_load(streams, stored, len(stored)):
-        raise CaptureError("the split was made by another version of umstack", hint="split the capture again")
+        raise CaptureError(_OTHER_VERSION, hint="split the capture again")
 
 
 def stored_streams(reader: Any) -> bytes:
@@ -60,6 +63,20 @@ def stored_streams(reader: Any) -> bytes:
     streams = ffi.addressof(reader, "streams")
     stored = bytearray(lib.um_streams_stored_bytes(streams))
     lib.um_streams_store(streams, ffi.from_buffer("uint8_t[]", stored), len(stored))
+    return bytes(stored)
+
+
+def hold_fragments(reader: Any, stored: bytes) -> None:
+    """Let a reader continue the incomplete datagrams of `stored_fragments`."""
+    if not lib.um_fragments_load(ffi.addressof(reader, "fragments"), stored, len(stored)):
+        raise CaptureError(_OTHER_VERSION, hint="split the capture again")
+
+
+def stored_fragments(reader: Any) -> bytes:
+    """Return the fragments of a reader's incomplete datagrams, for another reader that continues after it."""
+    fragments = ffi.addressof(reader, "fragments")
+    stored = bytearray(lib.um_fragments_stored_bytes(fragments))
+    lib.um_fragments_store(fragments, ffi.from_buffer("uint8_t[]", stored), len(stored))
     return bytes(stored)
 
 

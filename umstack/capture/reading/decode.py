@@ -49,7 +49,8 @@ def decode(
             which may have no rows. None: every packet becomes a row.
 
     Returns:
-        An iterator of record batches of `SCHEMA`: a row per packet, in file order.
+        An iterator of record batches of `SCHEMA`: a row per packet, in file order. IP fragments are joined: their
+        datagram is one row, where its last fragment is.
 
     Raises:
         ValueError: `batch_rows` is below 1.
@@ -99,11 +100,15 @@ def _batches(
     no_rows = pa.RecordBatch.from_pylist([], schema=schema())
     # One array of the file's name; every batch uses a slice as long as its rows.
     names: Any = None
+    fragments = ffi.addressof(reader, "fragments")
     with _open(part, notes.compression) as window:
         try:
             step, rows = lib.UM_CAPTURE_FULL, PacketRows(batch_rows)
             while step == lib.UM_CAPTURE_FULL:
                 step = _fill(rows, reader, options, window, until)
+                if step != lib.UM_CAPTURE_FULL and part.end is None and lib.um_fragments_give_up(fragments):
+                    # They are rows, too: the next step takes them.
+                    step = lib.UM_CAPTURE_FULL
                 interfaces = [interface.name for interface in interfaces_of(reader)]
                 if tally is not None:
                     tally.path, tally.interfaces = path, interfaces
@@ -194,6 +199,7 @@ def _note_findings(notes: CaptureNotes, reader: Any, *, is_end: bool) -> None:
         )
         notes.add(NoteKind.LINK_TYPE, text)
     _note_streams(notes, reader)
+    _note_fragments(notes, reader)
     for i in range(reader.interface_count):
         described = reader.interfaces[i]
         lost = _lost(described, is_end=is_end)
@@ -223,6 +229,20 @@ def _note_streams(notes: CaptureNotes, reader: Any) -> None:
     if found.unlisted_count:
         text = f"{found.unlisted_count} messages of TCP segments exceed the space of their row"
         notes.add(NoteKind.STREAM_GAPS, text)
+
+
+def _note_fragments(notes: CaptureNotes, reader: Any) -> None:
+    found = ffi.new("um_fragment_findings *")
+    lib.um_fragments_read_findings(ffi.addressof(reader, "fragments"), found)
+    reasons = {
+        "fragments are missing, as where a capture filter on ports drops them": found.missing_count,
+        "more are open at once than can be held": found.displaced_count,
+        "their fragments overlap or contradict each other": found.refused_count,
+    }
+    for reason, count in reasons.items():
+        if count:
+            text = f"{count} datagrams sent in IP fragments are not joined: {reason}; at most their start is counted"
+            notes.add(NoteKind.IP_FRAGMENTS, text)
 
 
 def _lost(interface: Any, *, is_end: bool) -> int:

@@ -24,6 +24,7 @@ class NoteKind(StrEnum):
     CAPTURE_DROPS = "capture-drops"
     CUT_PACKETS = "cut-packets"
     STREAM_GAPS = "stream-gaps"
+    IP_FRAGMENTS = "ip-fragments"
 
 
 _OTHER_CONTAINERS = {
@@ -58,6 +59,7 @@ class CaptureNote:
             NoteKind.UNKNOWN_BLOCK,
             NoteKind.CUT_PACKETS,
             NoteKind.STREAM_GAPS,
+            NoteKind.IP_FRAGMENTS,
         )
 
 

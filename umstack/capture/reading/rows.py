@@ -55,6 +55,7 @@ _NUMBERS = (
     _Column("dropped", "int64", lib.UM_PACKETS_DROPPED),
     _Column("source_port", "int32", lib.UM_PACKETS_PORTS),
     _Column("destination_port", "int32", lib.UM_PACKETS_PORTS),
+    _Column("ip_fragments", "int32", lib.UM_PACKETS_IP_FRAGMENT),
     _Column("udp_bytes", "int32", lib.UM_PACKETS_UDP),
     _Column("tcp_bytes", "int32", lib.UM_PACKETS_TCP),
     _Column("tcp_flags", "int32", lib.UM_PACKETS_TCP),

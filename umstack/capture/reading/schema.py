@@ -91,6 +91,7 @@ def schema() -> pyarrow.Schema:
             pa.field("destination_address", text),
             pa.field("destination_port", small),
             pa.field("ip_fragment", flag, **always),
+            pa.field("ip_fragments", small),
             pa.field("udp_bytes", small),
             pa.field("tcp_bytes", small),
             pa.field("tcp_flags", small),

@@ -14,8 +14,10 @@ from umstack.capture.reading.container import (
     add_interface,
     compression_of,
     follow_streams,
+    hold_fragments,
     interfaces_of,
     new_reader,
+    stored_fragments,
     stored_streams,
 )
 from umstack.capture.reading.ports import CapturePorts
@@ -40,11 +42,14 @@ class Split:
     interfaces: tuple[Interface, ...] = ()
     streams: bytes = b""
     """State of the TCP streams at its start."""
+    fragments: bytes = b""
+    """IP fragments before its start whose datagrams are incomplete there: those belong to this split."""
 
     def new_reader(self, ports: CapturePorts | None = None) -> Any:
         """Return a reader of the core in the state of a reader of the whole file at the start of this split."""
         reader = new_reader()
         follow_streams(reader, (ports or CapturePorts()).tcp, self.streams)
+        hold_fragments(reader, self.fragments)
         reader.format = self.format
         reader.swapped = self.swapped
         reader.section_first = self.section_first
@@ -63,6 +68,7 @@ class Split:
             section_first=reader.section_first,
             interfaces=interfaces_of(reader),
             streams=stored_streams(reader),
+            fragments=stored_fragments(reader),
         )
 
 
@@ -72,6 +78,8 @@ def split(
     ports: CapturePorts | None = None,
 ) -> list[Split]:
     """Cut a capture file into splits; every packet is in exactly one.
+
+    A datagram in IP fragments belongs to the split of its last fragment.
 
     Cuts are found by walking from packet to packet, because no bytes mark a packet boundary reliably. A compressed or
     remote file, and a file that is not a capture, is one split.
@@ -113,7 +121,7 @@ class Walk(NamedTuple):
 def walk(place: Split, until: int, ports: CapturePorts | None = None) -> Walk:
     """Walk from a place in a file to the first packet at or after `until`, or to the end of the last complete packet.
 
-    The resulting place contains the interfaces and TCP streams that later packets refer to.
+    The resulting place contains the interfaces, TCP streams and IP fragments that later packets refer to.
     """
     reader = place.new_reader(ports)
     with MappedFile(place.path, place.start) as file:
