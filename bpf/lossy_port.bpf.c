@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * A lossy switch port: loses, duplicates and reorders UDP datagrams at one port of the lab's switch.
+ * A lossy switch port: loses, duplicates, reorders and corrupts UDP datagrams at one port of the lab's switch.
  *
  * Two tc (clsact) programs share the maps of one loaded object; each port direction loads its own object.
  *   lossy_port    on the switch end of a host's veth, egress (toward the host) or ingress (from the host).
@@ -9,6 +9,10 @@
  * Scope. Only UDP over IPv4 is considered, to a multicast destination unless LOSSY_UNICAST is set, and TCP segments if
  * LOSSY_TCP is set; ARP, IGMP and everything else passes unchanged. All CPUs share one counter that numbers datagrams
  * and segments. The fate of datagram i is a function of (seed, i) alone, so that a seed replays the same losses.
+ *
+ * Corruption. One bit of the packet behind the Ethernet header is flipped and no checksum is adjusted, as a fault
+ * behind the last check of the frame would do. The lab turns checksum offload off on hosts: veth would otherwise mark
+ * every checksum as verified, and the receiver would not look at it.
  *
  * Reordering. A chosen datagram leaves through the detour and circles there until reorder_depth datagrams have
  * overtaken it, or until it has been held for hold_limit_ns, whichever is first. It cannot be lost: it is always in the
@@ -55,6 +59,7 @@ struct lossy_config {
     __u32 detour_ifindex; /* 0: no detour, no reordering */
     __u32 reorder_depth;
     __u64 hold_limit_ns;
+    __u64 corrupt_per_2_32;
 };
 
 /* Shared by all CPUs, changed atomically. */
@@ -73,6 +78,7 @@ struct lossy_counters {
     __u64 reordered; /* sent into the detour */
     __u64 released;  /* returned from the detour: equal to reordered if nothing is held */
     __u64 unheld;    /* chosen for reordering but passed in order, because the detour was full */
+    __u64 corrupted; /* among the passed; both copies of a duplicated one are corrupted alike */
 };
 
 struct {
@@ -120,6 +126,27 @@ static __always_inline int is_chosen(const struct lossy_config *config, __u64 in
                                      __u64 rate_per_2_32)
 {
     return (mixed(config->seed, index * FATE_COUNT + fate) >> 32) < rate_per_2_32;
+}
+
+/* The series of corruption is independent of that of the fates, which stays the same for a seed with or without it. The
+ * upper half of a draw decides, the lower half chooses the bit. */
+#define CORRUPTION_SERIES 0xc0dec0dec0dec0deull
+
+static __always_inline void corrupt(struct __sk_buff *skb, const struct lossy_config *config,
+                                    struct lossy_counters *counters, __u64 index, __u64 count)
+{
+    __u64 draw = mixed(config->seed ^ CORRUPTION_SERIES, index);
+    __u32 offset;
+    __u8 byte;
+
+    if ((draw >> 32) >= config->corrupt_per_2_32 || skb->len <= ETH_HLEN)
+        return;
+    offset = ETH_HLEN + ((__u32)draw >> 3) % (skb->len - ETH_HLEN);
+    if (bpf_skb_load_bytes(skb, offset, &byte, sizeof(byte)))
+        return;
+    byte ^= 1 << (draw & 7);
+    if (!bpf_skb_store_bytes(skb, offset, &byte, sizeof(byte), 0))
+        counters->corrupted += count;
 }
 
 /* Uses bpf_skb_load_bytes instead of direct access, because frames sent by AF_XDP over veth have no linear part. */
@@ -212,6 +239,7 @@ int lossy_port(struct __sk_buff *skb)
         return TC_ACT_SHOT;
     }
     counters->passed += count;
+    corrupt(skb, config, counters, index, count);
     if (is_chosen(config, index, FATE_DUPLICATE, config->duplicate_per_2_32))
         duplicate(skb, config, counters, count);
     if (config->detour_ifindex && is_chosen(config, index, FATE_REORDER, config->reorder_per_2_32)) {

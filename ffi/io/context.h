@@ -98,7 +98,7 @@ void um_context_unblock(um_context *context);
  * The call must return before the context is closed. */
 bool um_context_wait(um_context *context, int fd, int64_t timeout_ns);
 
-/* Stores the joined groups, at most `max`. Returns how many. */
+/* Stores the joined groups and the ports of sessions over LBT-RU, at most `max`. Returns how many. */
 uint32_t um_context_groups(um_context *context, um_address *groups, uint32_t max);
 
 /* Follows an interface that was made again, renamed or got another address: joins the groups again and sends by it.

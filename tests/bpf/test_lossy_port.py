@@ -29,8 +29,18 @@ BLOCK, UNICAST, TCP_TOO = 1, 2, 16
 MARK_KIND, MARK_DECIDED, MARK_HELD = 0xF0000000, 0xD0000000, 0xA0000000
 HELD_MAX = 64
 LOOPBACK_INDEX = 1
-CONFIG = struct.Struct("=QQQQIIIIQ")
-COUNTERS = ("seen", "passed", "dropped", "blocked", "duplicated", "reordered", "released", "unheld")
+CONFIG = struct.Struct("=QQQQIIIIQQ")
+COUNTERS = (
+    "seen",
+    "passed",
+    "dropped",
+    "blocked",
+    "duplicated",
+    "reordered",
+    "released",
+    "unheld",
+    "corrupted",
+)
 SEEDS = (1, 2**63 + 11, 0xDEADBEEF)
 
 
@@ -66,13 +76,15 @@ class Lossy:
         loss: float = 0,
         duplicate: float = 0,
         reorder: float = 0,
+        corrupt: float = 0,
         flags: int = 0,
         depth: int = 3,
         hold_ns: int = 1_000_000_000,
     ) -> None:
         """Set rates and flags, and restart the series."""
         rates = (round(rate * 2**32) for rate in (loss, duplicate, reorder))
-        config = CONFIG.pack(seed, *rates, flags, LOOPBACK_INDEX, LOOPBACK_INDEX, depth, hold_ns)
+        detour = LOOPBACK_INDEX, LOOPBACK_INDEX, depth, hold_ns
+        config = CONFIG.pack(seed, *rates, flags, *detour, round(corrupt * 2**32))
         self.programs.map("lossy_config").write(config)
         self.programs.map("lossy_index").write(bytes(8))
 
@@ -86,7 +98,7 @@ class Lossy:
 
     def counters(self) -> dict[str, int]:
         """Return the counters, summed over all CPUs."""
-        values = [struct.unpack("=8Q", value) for value in self.programs.map("lossy_counters").read_per_cpu()]
+        values = [struct.unpack("=9Q", value) for value in self.programs.map("lossy_counters").read_per_cpu()]
         return dict(zip(COUNTERS, map(sum, zip(*values, strict=True)), strict=True))
 
     def verdicts(self, count: int) -> list[int]:
@@ -145,6 +157,25 @@ def test_fates_are_independent(lossy: Lossy) -> None:
     assert counters["reordered"] + counters["unheld"] == sum(chosen["reorder"])
     both = sum(d and r for d, r in zip(chosen["duplicate"], chosen["reorder"], strict=True))
     assert 80 < both < 170
+
+
+def test_a_corrupted_datagram_differs_in_one_bit_behind_the_ethernet_header(lossy: Lossy) -> None:
+    """Lab: a chosen datagram keeps its length and all but one bit; the others pass unchanged, and losses stay."""
+    lossy.configure(seed=7, loss=0.25, corrupt=0.5)
+    outputs = [run.packet for run in (lossy.run() for _ in range(400)) if run.result == TC_ACT_OK]
+    changes = [
+        int.from_bytes(output, "big") ^ int.from_bytes(lossy.packet, "big")
+        for output in outputs
+        if len(output) == len(lossy.packet)
+    ]
+    corrupted = [change for change in changes if change]
+    counters = lossy.counters()
+    assert len(changes) == len(outputs) == counters["passed"]
+    assert len(corrupted) == counters["corrupted"]
+    assert 0.3 * len(changes) < len(corrupted) < 0.7 * len(changes)
+    assert all(change.bit_count() == 1 for change in corrupted)
+    assert max(corrupted) < 1 << 8 * (len(lossy.packet) - 14)
+    assert counters["dropped"] == sum(is_chosen(7, i, "loss", 0.25) for i in range(400))
 
 
 @pytest.mark.parametrize(
@@ -340,7 +371,7 @@ def test_errors_name_missing_programs_and_maps(lossy: Lossy) -> None:
         lossy.programs.program("no_such_program")
     with pytest.raises(BpfError, match="no_such_map"):
         lossy.programs.map("no_such_map")
-    with pytest.raises(ValueError, match="56 bytes, not 3"):
+    with pytest.raises(ValueError, match="64 bytes, not 3"):
         lossy.programs.map("lossy_config").write(b"abc")
     with pytest.raises(ValueError, match="per CPU"):
         lossy.programs.map("lossy_counters").read()

@@ -160,6 +160,32 @@ def test_a_context_follows_an_interface_that_is_renamed(make_lab: MakeLab) -> No
             joined_later.passes()
 
 
+def test_an_address_that_returns_is_no_error(make_lab: MakeLab, caplog: pytest.LogCaptureFixture) -> None:
+    """Sockets that stay at the former address are error records without a traceback, and none once it is back."""
+    lab = make_lab(hosts=2)
+    host = lab.hosts[1]
+
+    def readdress(route: IPRoute, former: str, address: str) -> None:
+        index = index_of(route, "eth0")
+        route.addr("del", index=index, address=former, prefixlen=host.prefix_length)
+        add_address(route, "eth0", address)
+
+    def errors() -> list[logging.LogRecord]:
+        return [one for one in caplog.records if one.levelno == logging.ERROR]
+
+    with (
+        members(host, resolver_unicast_daemon=f"{lab.hosts[0].address}:15380") as (moving,),
+        moving.source("moving", late_join=1),
+    ):
+        changed(host, lambda route: readdress(route, host.address, OTHER_ADDRESS))
+        wait_for(lambda: len(errors()) == 2, "the records of the request port and of topic resolution", 10)
+        assert all("stay" in one.message and one.exc_info is None for one in errors())
+        changed(host, lambda route: readdress(route, OTHER_ADDRESS, host.address))
+        wait_for(lambda: host.address in caplog.records[-1].message, "the record of the return", 10)
+        followed(moving, address=host.address)
+    assert len(errors()) == 2
+
+
 def test_an_interface_that_is_gone_is_named(make_lab: MakeLab, caplog: pytest.LogCaptureFixture) -> None:
     """An interface that is removed, or moved to another namespace, causes an error record with its name."""
     lab = make_lab(hosts=2)

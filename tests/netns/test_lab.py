@@ -40,6 +40,7 @@ def lab(shared_lab: Lab) -> Iterator[Lab]:
                 loss=0.0,
                 duplicate=0.0,
                 reorder=0.0,
+                corrupt=0.0,
                 block=False,
                 unicast=False,
                 tcp=False,
@@ -214,6 +215,21 @@ def test_reordering_is_real_and_loses_nothing(lab: Lab, size: int) -> None:
     assert now.released == now.reordered
     # A delayed datagram that nothing overtakes in time arrives in order, so a few may.
     assert 0.8 * chosen <= outcome.late <= 1.5 * chosen
+
+
+def test_corrupted_datagrams_are_dropped_by_the_receiving_kernel(make_lab: MakeLab) -> None:
+    """Lab: hosts compute checksums from the first corruption on, so a datagram with a flipped bit never arrives."""
+    count = 2000
+    lab = make_lab(hosts=2, seed=8)
+    with Sender(lab.hosts[0]) as sender, Receiver(lab.hosts[1]) as receiver:
+        lab.await_join(GROUP, 1)
+        lab.port(1).set(corrupt=0.1)
+        sender.send(range(count), 1000)
+        wait_for(lambda: lab.port(1).counters().seen == count, "all passed the port")
+        corrupted = lab.port(1).counters().corrupted
+        outcome = Outcome.of(count, receiver.collect(count - corrupted))
+    assert corrupted > 100
+    assert (len(outcome.lost), outcome.duplicates, outcome.late) == (corrupted, 0, 0)
 
 
 def test_a_datagram_with_none_behind_it_is_not_lost(lab: Lab) -> None:

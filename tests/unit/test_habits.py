@@ -66,9 +66,20 @@ def test_the_workflow_runs_what_ci_runs() -> None:
     assert f'requires-python = ">={PYTHONS[0]}"' in needs
 
 
+def test_the_weekly_workflow_runs_ten_minutes_of_faults() -> None:
+    """The schedule is weekly, and the job has time to set up and to settle."""
+    workflow = yaml_of(WORKFLOW.with_name("chaos.yml"))
+    minute, hour, day, month, weekday = workflow[True]["schedule"][0]["cron"].split()
+    assert (day, month) == ("*", "*")
+    assert all(field.isdigit() for field in (minute, hour, weekday))
+    steps = [step.get("run", "") for step in workflow["jobs"]["chaos"]["steps"]]
+    assert any("scripts/dev chaos --minutes 10" in step for step in steps)
+
+
 def test_actionlint_finds_nothing() -> None:
-    """The workflow is one that the hosted service accepts."""
-    done = subprocess.run([tool("actionlint"), str(WORKFLOW)], cwd=ROOT, capture_output=True, text=True)
+    """The workflows are ones that the hosted service accepts."""
+    workflows = [str(path) for path in sorted(WORKFLOW.parent.glob("*.yml"))]
+    done = subprocess.run([tool("actionlint"), *workflows], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -48,9 +48,9 @@ _LAB = click.option("--lab", "name", help="Name of the lab. Needed if several ar
 def command() -> None:
     """Create hosts and a lossy switch from network namespaces.
 
-    Each host has an interface eth0 at a port of a switch that snoops IGMP; each port can lose, duplicate, reorder or
-    block the UDP datagrams that pass it. With --routed, a router that forwards only unicast replaces the switch.
-    No traffic leaves the lab.
+    Each host has an interface eth0 at a port of a switch that snoops IGMP; each port can lose, duplicate, reorder,
+    corrupt or block the UDP datagrams that pass it. With --routed, a router that forwards only unicast replaces the
+    switch. No traffic leaves the lab.
     """
 
 
@@ -184,6 +184,7 @@ def run(name: str | None, host: int, argv: Sequence[str], as_json: bool) -> None
 @click.option("--loss", type=_rate, metavar="RATE", help="Rate of dropped datagrams.")
 @click.option("--duplicate", type=_rate, metavar="RATE", help="Rate of duplicated datagrams.")
 @click.option("--reorder", type=_rate, metavar="RATE", help="Rate of datagrams that are overtaken.")
+@click.option("--corrupt", type=_rate, metavar="RATE", help="Rate of datagrams with one flipped bit.")
 @click.option("--reorder-depth", type=int, help="Number of datagrams that overtake one.")
 @click.option("--block/--no-block", default=None, help="Drop every datagram.")
 @click.option("--unicast/--no-unicast", default=None, help="Also apply the faults to unicast UDP (NAKs).")
@@ -288,7 +289,7 @@ def _print_table(labs: Sequence[Lab]) -> None:
             f"{lab.name}: {described['state']}, {middle}, segmentation {lab.segmentation}, seed {lab.seed}"
         )
         table = Table("host", "address", "MTU", "link", "toward it", box=SIMPLE, show_edge=False)
-        for column in ("seen", "dropped", "twice", "late"):
+        for column in ("seen", "dropped", "twice", "late", "corrupted"):
             table.add_column(column, justify="right")
         for host in described["hosts"]:
             port = host["ports"]["to_host"]
@@ -303,6 +304,7 @@ def _print_table(labs: Sequence[Lab]) -> None:
                 str(counters["dropped"] + counters["blocked"]),
                 str(counters["duplicated"]),
                 str(counters["reordered"]),
+                str(counters["corrupted"]),
             )
         console.print(table)
 
@@ -311,5 +313,6 @@ def _fates(settings: dict[str, Any]) -> str:
     """Return a short description of a port's faults."""
     if settings["block"]:
         return "blocked"
-    rates = [f"{name} {settings[name]:.4g}" for name in ("loss", "duplicate", "reorder") if settings[name]]
+    kinds = ("loss", "duplicate", "reorder", "corrupt")
+    rates = [f"{name} {settings[name]:.4g}" for name in kinds if settings[name]]
     return ", ".join(rates) or "lossless"

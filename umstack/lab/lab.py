@@ -166,7 +166,15 @@ class Lab:
         seed = int.from_bytes(digest, "big")
         initial = PortSettings(seed=seed, unicast=self.is_routed)
         middle = self.switch_namespace
-        return Port(middle, host_number, direction, initial, self._before_loss, self._before_tcp)
+        return Port(
+            middle,
+            host_number,
+            direction,
+            initial,
+            self._before_loss,
+            self._before_tcp,
+            self._before_corruption,
+        )
 
     def run_at_switch(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a process at the switch or router; `options` are subprocess.Popen's. The caller ends it."""
@@ -241,6 +249,9 @@ class Lab:
 
     def _before_tcp(self) -> None:
         offload.set_tcp_segmentation(self._record.namespaces[1:], is_real=True)
+
+    def _before_corruption(self) -> None:
+        offload.verify_checksums(self._record.namespaces[1:])
 
     def _down_at_exit(self) -> None:
         # A forked child inherits the exit handlers, but does not own the lab.

@@ -58,3 +58,9 @@ def set_tcp_segmentation(host_namespaces: Sequence[str], is_real: bool) -> None:
 
     for namespace in host_namespaces:
         namespaces.call(namespace, change)
+
+
+def verify_checksums(host_namespaces: Sequence[str]) -> None:
+    """Let hosts compute the checksums of what they send, so that receivers verify them."""
+    for namespace in host_namespaces:
+        namespaces.call(namespace, lambda: set_feature(HOST_INTERFACE, "tx-checksum-ip-generic", is_on=False))

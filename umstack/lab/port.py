@@ -1,4 +1,4 @@
-"""A port of the switch or router in one direction: loses, duplicates, reorders and blocks datagrams.
+"""A port of the switch or router in one direction: loses, duplicates, reorders, corrupts and blocks datagrams.
 
 bpf/lossy_port.bpf.c implements it and is attached only while it is needed: a lossless port
 costs nothing. The layouts of its maps are defined here, too; change both together.
@@ -23,8 +23,8 @@ T = TypeVar("T")
 PortDirection = Literal["to_host", "from_host"]
 
 _HOOKS: dict[PortDirection, traffic_control.Direction] = {"to_host": "egress", "from_host": "ingress"}
-_CONFIG = struct.Struct("=QQQQIIIIQ")
-_COUNTERS = struct.Struct("=8Q")
+_CONFIG = struct.Struct("=QQQQIIIIQQ")
+_COUNTERS = struct.Struct("=9Q")
 _BLOCK, _UNICAST, _INGRESS, _COUNTS, _TCP = 1, 2, 4, 8, 16
 _WHOLE = 1 << 32
 _SEED_MASK = (1 << 64) - 1
@@ -37,6 +37,8 @@ class PortSettings:
     loss: float = 0.0
     duplicate: float = 0.0
     reorder: float = 0.0
+    corrupt: float = 0.0
+    """Rate of packets with one flipped bit; hosts then compute and verify checksums themselves."""
     block: bool = False
     unicast: bool = False
     """True: unicast UDP (NAKs) is affected like multicast."""
@@ -52,7 +54,7 @@ class PortSettings:
 
     def __post_init__(self) -> None:
         """Check the limits of the program."""
-        for name in ("loss", "duplicate", "reorder"):
+        for name in ("loss", "duplicate", "reorder", "corrupt"):
             rate = getattr(self, name)
             if not 0 <= rate <= 1:
                 raise LabError(f"a {name} rate of {rate} is impossible", hint="use a fraction from 0 to 1")
@@ -65,7 +67,7 @@ class PortSettings:
     @property
     def is_lossless(self) -> bool:
         """True if every datagram passes once and in order."""
-        return not (self.loss or self.duplicate or self.reorder or self.block)
+        return not (self.loss or self.duplicate or self.reorder or self.corrupt or self.block)
 
     @property
     def needs_program(self) -> bool:
@@ -87,12 +89,21 @@ class PortCounters:
     """Reordered datagrams that were passed on; all of them once none is held."""
     unheld: int = 0
     """Datagrams passed in order instead of reordered, because too many were held."""
+    corrupted: int = 0
 
 
 class Port:
     """One direction of a port. Changes take effect immediately. The state is in the kernel."""
 
-    __slots__ = ("_before_loss", "_before_tcp", "_initial", "_middle", "direction", "host_number")
+    __slots__ = (
+        "_before_corruption",
+        "_before_loss",
+        "_before_tcp",
+        "_initial",
+        "_middle",
+        "direction",
+        "host_number",
+    )
 
     def __init__(
         self,
@@ -102,10 +113,12 @@ class Port:
         initial: PortSettings,
         before_loss: Callable[[], None],
         before_tcp: Callable[[], None],
+        before_corruption: Callable[[], None],
     ) -> None:
         """Describe a port; `before_loss` is called before datagrams are first affected, `before_tcp` before TCP
-        segments are."""
+        segments are, and `before_corruption` before bits are flipped."""
         self._middle, self._before_loss, self._before_tcp = middle, before_loss, before_tcp
+        self._before_corruption = before_corruption
         self._initial = replace(initial, seed=initial.seed & _SEED_MASK)
         self.host_number, self.direction = host_number, direction
 
@@ -119,6 +132,8 @@ class Port:
             self._before_loss()
         if settings.tcp and settings.needs_program:
             self._before_tcp()
+        if settings.corrupt:
+            self._before_corruption()
         return self._inside(lambda index: self._apply(index, settings, "seed" in changes))
 
     def settings(self) -> PortSettings:
@@ -169,6 +184,7 @@ class Port:
             detour_index,
             settings.reorder_depth,
             round(settings.hold_ms * 1e6),
+            round(settings.corrupt * _WHOLE),
         )
 
     def _read(self, map_name: str, decode: Callable[[BpfMap], T], absent: T) -> T:
@@ -194,11 +210,12 @@ class Port:
 
 
 def _settings(config: BpfMap) -> PortSettings:
-    seed, loss, duplicate, reorder, flags, _, _, depth, hold_ns = _CONFIG.unpack(config.read())
+    seed, loss, duplicate, reorder, flags, _, _, depth, hold_ns, corrupt = _CONFIG.unpack(config.read())
     return PortSettings(
         loss=round(loss / _WHOLE, 9),
         duplicate=round(duplicate / _WHOLE, 9),
         reorder=round(reorder / _WHOLE, 9),
+        corrupt=round(corrupt / _WHOLE, 9),
         block=bool(flags & _BLOCK),
         unicast=bool(flags & _UNICAST),
         tcp=bool(flags & _TCP),

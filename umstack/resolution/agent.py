@@ -18,7 +18,7 @@ from typing import Any
 
 from umstack._engine.transport_address import TransportAddress
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions, WildcardReceiverOptions
-from umstack.errors import InterfaceError, OptionError, error_from_os
+from umstack.errors import OptionError, error_from_os
 from umstack.key_file import Key
 from umstack.resolution.codec import WireOption
 from umstack.resolution.daemons import DaemonClient
@@ -194,14 +194,15 @@ class ResolutionAgent(Closing):
     def follow_interface(self, interface: ResolutionInterface) -> None:
         """Join the group again on an interface that was made again or renamed, and send from its address.
 
-        Raises a UmError if a socket cannot follow.
+        With a daemon it stays at its address, and logs an error. Raises a UmError if a socket cannot follow.
         """
         former, self._interface = self._interface, interface
         if self._daemons is not None:
-            if interface.address != former.address:
-                raise InterfaceError(
-                    f"topic resolution stays at {former.address}, which {interface.name} no longer has",
-                    hint="open the context again",
+            if interface.address != self._local[0]:
+                _log.error(
+                    "topic resolution stays at %s, which %s no longer has; open the context again",
+                    self._local[0],
+                    interface.name,
                 )
             return
         group, _ = self._options.resolver_incoming

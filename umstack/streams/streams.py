@@ -34,7 +34,7 @@ class Streams(Closing):
         """Open the request port at this address. Returns false if it is open at another one, where it stays."""
         with self._opening:
             former, self._address = self._address, address
-            return self._port is None or former == address
+            return self._port is None or address in (former, self._port.endpoint.ip)
 
     def stats(self) -> dict[str, int]:
         """Return the counters by name."""

@@ -1,0 +1,115 @@
+"""The recorder of a chaos run: `umstack record` on a small disk of its own, and the account of what it recorded."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from tests.chaos.ledger import FINDINGS_MAX
+from tests.chaos.payloads import stamp_of
+
+_PLACE = "/mnt"
+_BLOCK = bytes(1 << 20)
+
+
+class SmallDisk:
+    """A tmpfs in a mount namespace of its own, which ends with the process that holds it, also after a crash."""
+
+    def __init__(self, size_bytes: int) -> None:
+        """Mount it."""
+        script = f"mount -t tmpfs -o size={size_bytes} chaos {_PLACE} && echo mounted && exec cat"
+        self._holder = subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._holder.stdout is not None
+        if self._holder.stdout.readline() != "mounted\n":
+            raise OSError("a small disk for the recorder cannot be mounted: unshare or mount failed")
+
+    @property
+    def path(self) -> Path:
+        """The disk as this process sees it."""
+        return Path(f"/proc/{self._holder.pid}/root{_PLACE}")
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """Return a command that runs `argv` where `inner_path` is the disk."""
+        return ["nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", "--", *argv]
+
+    @property
+    def inner_path(self) -> str:
+        """The disk as the recorder sees it."""
+        return _PLACE
+
+    def fill(self) -> None:
+        """Use all space that is left."""
+        with (self.path / "filler").open("ab", buffering=0) as file:
+            for block in (_BLOCK, _BLOCK[:4096]):
+                try:
+                    while file.write(block) == len(block):
+                        pass
+                except OSError:
+                    continue
+
+    def free(self) -> None:
+        """Release the space that `fill` used."""
+        (self.path / "filler").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Unmount it."""
+        assert self._holder.stdin is not None
+        self._holder.stdin.close()
+        self._holder.wait()
+        assert self._holder.stdout is not None
+        self._holder.stdout.close()
+
+
+def check_recording(folder: Path, report: Callable[[str], None]) -> int:
+    """Account for the recorded messages as a ledger does; return their number."""
+    messages = _rows(folder / "messages", ["source", "sequence_number", "payload"])
+    events = _rows(folder / "events", ["source", "kind", "first_sequence_number", "sequence_number", "lost"])
+    lost: dict[str, list[tuple[int, int]]] = {}
+    for event in events:
+        if event["lost"]:
+            lost.setdefault(event["source"], []).append(
+                (event["first_sequence_number"], event["sequence_number"])
+            )
+    by_source: dict[str, list[dict[str, Any]]] = {}
+    for row in messages:
+        by_source.setdefault(row["source"], []).append(row)
+    for source, rows in by_source.items():
+        # A recorder that was started again records what late join delivers again: one sequence number, one message.
+        numbers: dict[int, int] = {}
+        findings = []
+        for row in rows:
+            sequence, stamp = row["sequence_number"], stamp_of(row["payload"])
+            if stamp is None:
+                findings.append(f"altered: recorder: {source} sqn {sequence}")
+            elif numbers.setdefault(sequence, stamp.number) != stamp.number:
+                findings.append(f"mixed: recorder: {source} sqn {sequence} is message {stamp.number}, too")
+        for (sequence, number), (next_sequence, next_number) in pairwise(sorted(numbers.items())):
+            if next_number <= number:
+                findings.append(
+                    f"repeated: recorder: {source} message {next_number} at sqn {sequence}, {next_sequence}"
+                )
+            named = any(first > sequence and last < next_sequence for first, last in lost.get(source, ()))
+            if next_number > number + 1 and not named:
+                findings.append(
+                    f"missing: recorder: {source} messages {number + 1}..{next_number - 1}, not named as lost"
+                )
+        for finding in findings[:FINDINGS_MAX]:
+            report(finding)
+    return len(messages)
+
+
+def _rows(folder: Path, columns: list[str]) -> list[dict[str, Any]]:
+    parts = sorted(folder.rglob("part-*.parquet")) if folder.is_dir() else []
+    tables = [pyarrow.parquet.ParquetFile(part).read(columns=columns) for part in parts]
+    return [row for table in tables for row in pa.Table.to_pylist(table)]

@@ -1,0 +1,122 @@
+"""The account and the plan of chaos runs: each rule finds its fault, and a seed repeats a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.chaos.ledger import Ledger
+from tests.chaos.payloads import payload
+from tests.chaos.plan import make_plan
+from umstack import BurstLoss, EndOfSession, Event, Message, UnrecoverableLoss
+
+ONE, OTHER = b"incarnat", b"restarte"
+SOURCE, NEXT_SOURCE = "LBTRM:one[1]", "LBTRM:two[1]"
+
+
+def message(number: int, incarnation: bytes = ONE, source: str = SOURCE, **changes: Any) -> Message:
+    """Return the message of this number, at sequence number 100 + number."""
+    sqn = 100 + number
+    row = Message(payload(incarnation, number, 200), "t", source, sqn, sqn, 0, 0, 0, 200)
+    return row._replace(**changes)
+
+
+def findings(*rows: Event) -> list[str]:
+    """Return the kinds of findings for these rows."""
+    ledger = Ledger("t")
+    for row in rows:
+        ledger.enter(row)
+    return [finding.split(":")[0] for finding in ledger.findings]
+
+
+RIGHT: dict[str, list[Event]] = {
+    "in order": [message(3), message(4), message(5)],
+    "lost by name": [
+        message(0),
+        UnrecoverableLoss("t", SOURCE, 101),
+        BurstLoss("t", SOURCE, 102, 104),
+        message(5),
+    ],
+    "lost at first": [BurstLoss("t", SOURCE, 90, 99), message(0), message(1)],
+    "fragments": [
+        message(0),
+        message(1, first_sequence_number=101, sequence_number=103),
+        message(2)._replace(first_sequence_number=104, sequence_number=104),
+    ],
+    "joined again": [message(0), EndOfSession("t", SOURCE), message(1)],
+    "another session": [message(0), message(5, source=NEXT_SOURCE), message(6, source=NEXT_SOURCE)],
+    "restarted": [message(7), message(0, OTHER, NEXT_SOURCE), message(1, OTHER, NEXT_SOURCE)],
+}
+
+WRONG: dict[str, tuple[str, list[Event]]] = {
+    "a message is missing": ("missing", [message(0), message(2)]),
+    "a message is repeated": ("repeated", [message(0), message(0)]),
+    "messages are swapped": ("missing", [message(0), message(2), message(1)]),
+    "one byte is altered": ("altered", [message(0, data=payload(ONE, 0, 200)[:-1] + b"?")]),
+    "a message is cut": ("altered", [message(0, data=payload(ONE, 0, 200)[:-1])]),
+    "a message is empty": ("altered", [message(0, data=b"")]),
+    "a message is left out although none is lost": (
+        "misnumbered",
+        [message(0), message(2, first_sequence_number=101, sequence_number=101)],
+    ),
+    "more is left out than is lost": (
+        "misnumbered",
+        [
+            message(0),
+            UnrecoverableLoss("t", SOURCE, 101),
+            message(5, first_sequence_number=102, sequence_number=102),
+        ],
+    ),
+    "a loss is named late": ("missing", [message(0), UnrecoverableLoss("t", SOURCE, 103)]),
+    "a delivered message is named as lost": ("repeated", [message(0), UnrecoverableLoss("t", SOURCE, 100)]),
+    "a session mixes sources": ("mixed", [message(0), message(1, OTHER)]),
+}
+
+
+@pytest.mark.parametrize("rows", RIGHT.values(), ids=RIGHT.keys())
+def test_what_is_allowed_is_no_finding(rows: list[Event]) -> None:
+    """Messages in order, losses by name, and sessions that follow each other are right."""
+    assert findings(*rows) == []
+
+
+@pytest.mark.parametrize(("kind", "rows"), WRONG.values(), ids=WRONG.keys())
+def test_each_rule_finds_its_fault(kind: str, rows: list[Event]) -> None:
+    """A fault of a single row is reported by the rule that it breaks."""
+    assert kind in findings(*rows)
+
+
+def test_positions_count_what_is_delivered_or_named() -> None:
+    """A loss at the end of a stream advances its position, so that nothing more is owed."""
+    ledger = Ledger("t")
+    rows: list[Event] = [message(0), message(1), BurstLoss("t", SOURCE, 102, 104)]
+    for row in rows:
+        ledger.enter(row)
+    assert ledger.positions == {ONE: 5}
+    assert (ledger.messages, ledger.lost) == (2, 3)
+
+
+@pytest.mark.parametrize("of", [lambda plan: plan.processes, lambda plan: plan.faults])
+def test_a_seed_repeats_a_plan(of: Callable[[Any], Any]) -> None:
+    """Processes, options and faults are the same for a seed, and others for another one."""
+    assert of(make_plan(5, 60)) == of(make_plan(5, 60))
+    assert of(make_plan(5, 60)) != of(make_plan(6, 60))
+
+
+def test_plans_have_every_fault_and_no_conflict() -> None:
+    """Within a hundred seeds each fault occurs; one process or interface has one at a time, and the end is calm."""
+    kinds = set()
+    for seed in range(100):
+        plan = make_plan(seed, 60)
+        kinds |= {fault.kind for fault in plan.faults}
+        assert all(0 < fault.start < fault.end < 54 for fault in plan.faults)
+        disturbed = [fault for fault in plan.faults if fault.kind in ("kill", "stop")]
+        for target in {fault.target for fault in disturbed}:
+            own = sorted(fault for fault in disturbed if fault.target == target)
+            assert all(one.end < other.start for one, other in pairwise(own))
+    assert kinds == {
+        *("lossy", "block", "unplug", "link", "mtu", "path_mtu", "address"),
+        *("kill", "stop", "clock", "renew", "disk", "rotate"),
+    }
