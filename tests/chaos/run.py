@@ -474,7 +474,8 @@ class ChaosRun:
         self._until_nothing_is_missing("not accounted for", self._behind)
 
     def _until_nothing_is_missing(self, what: str, missing: Callable[[], list[str]]) -> None:
-        deadline = time.monotonic() + _SETTLE_SECONDS
+        began = time.monotonic()
+        deadline = began + _SETTLE_SECONDS
         clean = 0
         while clean < 2:
             found = missing()
@@ -482,8 +483,9 @@ class ChaosRun:
             if found and time.monotonic() > deadline:
                 for text in found:
                     self.outcome.report(f"{what}: {text}")
-                return
+                break
             time.sleep(0.2)
+        self.outcome.counts["settle_ms"] += round((time.monotonic() - began) * 1000)
 
     def _reports(self) -> Iterator[tuple[Peer, dict[str, Any]]]:
         self._report_number += 1
