@@ -92,6 +92,18 @@ int um_subscription_attend_fetch(um_subscription *subscription, um_fetch *fetch)
     return action;
 }
 
+uint32_t um_attend_fetches(um_attended_fetch *fetches, uint32_t count, uint32_t *due)
+{
+    uint32_t due_count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        um_attended_fetch *one = &fetches[i];
+        one->action = um_subscription_attend_fetch(one->subscription, one->fetch);
+        if (one->action != UM_FETCH_WAIT)
+            due[due_count++] = i;
+    }
+    return due_count;
+}
+
 /* ---- sources ---- */
 
 int um_publication_retain(um_publication *publication, const um_retention_config *config)

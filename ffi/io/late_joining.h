@@ -35,6 +35,16 @@ int um_subscription_fetch(um_subscription *subscription, um_fetch *fetch, const 
 /* As um_fetch_attend. */
 int um_subscription_attend_fetch(um_subscription *subscription, um_fetch *fetch);
 
+/* A fetch, and what um_attend_fetches last returned for it. */
+typedef struct um_attended_fetch {
+    um_subscription *subscription;
+    um_fetch *fetch;
+    int action;
+} um_attended_fetch;
+
+/* Attends many fetches. Stores the indexes of those with an action other than UM_FETCH_WAIT; returns their number. */
+uint32_t um_attend_fetches(um_attended_fetch *fetches, uint32_t count, uint32_t *due);
+
 /* Offers late join. -EBUSY if it does so already. */
 int um_publication_retain(um_publication *publication, const um_retention_config *config);
 /* Stores the range of retained and requested sqns. -ENOENT if the source does not offer late join. */

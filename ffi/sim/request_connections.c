@@ -97,7 +97,8 @@ static void open_connection(um_sim_world *world, um_sim_join_state *join)
     um_sim_connection *connection = join->connection;
     uint8_t request[UM_RANGE_REQUEST_BYTES_MAX];
     disconnect(connection);
-    um_fetch_on_connect(&connection->fetch);
+    connection->core = (um_fetch_connection){0};
+    um_fetch_on_connect(&connection->fetch, &connection->core);
     uint32_t length = um_fetch_request_range(&connection->fetch, request);
     connection->is_open = true;
     connection->is_ending = is_source_gone(join); /* refused */
@@ -235,7 +236,7 @@ static void attend(um_sim_world *world, um_sim_join_state *join, um_receiver_ses
         open_connection(world, join);
     else if (action == UM_FETCH_DISCONNECT)
         disconnect(join->connection);
-    else if (action != UM_FETCH_WAIT)
+    else if (action != UM_FETCH_WAIT && action != UM_FETCH_STEP) /* each event runs a step anyway */
         um_sim_end_fetch(join);
 }
 

@@ -116,6 +116,7 @@ typedef struct um_sim_pipe {
 /* A join's connection to its source's request port. */
 typedef struct um_sim_connection {
     um_fetch fetch;
+    um_fetch_connection core;
     bool is_active; /* the fetch is not over */
     bool is_open;
     bool is_ending; /* the peer has closed it: the receiver still reads the bytes that have arrived */

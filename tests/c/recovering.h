@@ -290,7 +290,7 @@ static inline void answer_message(recovering *f, uint32_t i)
 /* Makes the controller write requests; returns their indices. */
 static inline uint32_t requests(recovering *f, uint32_t outstanding, uint32_t *indices, uint32_t max)
 {
-    uint32_t count = 0, length = um_fetch_protocol_request(f->delivery, outstanding, f->to_peer, TO_PEER_BYTES);
+    uint32_t count = 0, length = um_fetch_protocol_request(f->delivery, 0, outstanding, f->to_peer, TO_PEER_BYTES);
     for (uint32_t at = 0; at < length; at += um_load_be16(f->to_peer + at + 2))
         for (uint32_t o = at + UM_LBMC_CONTROL_BYTES; o < at + um_load_be16(f->to_peer + at + 2);
              o += UM_RECOVERY_REQUEST_BYTES) {

@@ -3,6 +3,7 @@
  */
 #include "core/delivery/delivery_fetch.h"
 #include "core/receiver/fetch.h"
+#include "core/receiver/fetch_runs.h"
 #include "recovering.h"
 
 enum { ATTEMPT_MS = 20, REQUEST_MS = 30, TIMEOUT_MS = 400 };
@@ -37,9 +38,11 @@ static int step(recovering *f, um_fetch *fetch)
 static int attend(recovering *f, um_fetch *fetch)
 {
     int action = um_fetch_attend(fetch, f->session, f->delivery, f->now_ns);
+    static um_fetch_connection connection;
     uint8_t request[UM_RANGE_REQUEST_BYTES_MAX];
     if (action == UM_FETCH_CONNECT) {
-        um_fetch_on_connect(fetch);
+        connection = (um_fetch_connection){0};
+        um_fetch_on_connect(fetch, &connection);
         CHECK(um_fetch_request_range(fetch, request) <= sizeof request);
     } else if (action == UM_FETCH_DISCONNECT) {
         um_fetch_on_disconnect(fetch);
@@ -135,6 +138,82 @@ TEST("UM-140", "a message with more fragments than may be outstanding is request
     CHECK_EQ(f->delivered, f->sent);
     CHECK_EQ(f->lost, 0);
     recovering_close(f);
+}
+
+TEST("UM-140", "a late range on a connection with other answers is awaited there, until all attempts are used")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
+    um_delivery_fetch_begin(f->delivery, PROXIMITY);
+    um_fetch fetch = begin(f, false, 10);
+    uint32_t connections = 0, disconnections = 0, ms = 0;
+    int action = 0;
+    for (; ms < 200 && action != -ENOENT; ms++) {
+        CHECK_EQ(step(f, &fetch), 0);
+        action = attend(f, &fetch);
+        connections += action == UM_FETCH_CONNECT;
+        disconnections += action == UM_FETCH_DISCONNECT;
+        if (fetch.connection != NULL)
+            fetch.connection->received_ns = f->now_ns + 1; /* of another topic */
+        pass(f, 1);
+    }
+    CHECK_EQ(connections, 1);
+    CHECK_EQ(disconnections, 0);
+    CHECK(fetch.is_given_up && ms >= 3 * ATTEMPT_MS);
+    recovering_close(f);
+}
+
+TEST("UM-106 UM-142", "a recovery without answers keeps a connection on which other topics' answers arrive")
+{
+    for (uint32_t is_silent = 0; is_silent < 2; is_silent++) {
+        recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
+        f->delivery->has_resume = true;
+        um_delivery_fetch_begin(f->delivery, PROXIMITY);
+        um_fetch fetch = begin(f, true, 10);
+        uint32_t disconnections = 0;
+        for (uint32_t ms = 1; ms < 3 * REQUEST_MS; ms++) {
+            CHECK_EQ(step(f, &fetch), 0);
+            disconnections += attend(f, &fetch) == UM_FETCH_DISCONNECT;
+            if (!is_silent && fetch.connection != NULL)
+                fetch.connection->received_ns = f->now_ns + 1;
+            pass(f, 1);
+        }
+        CHECK(is_silent ? disconnections > 0 : disconnections == 0);
+        recovering_close(f);
+    }
+}
+
+static uint32_t put_message(uint8_t *out, uint32_t topic_index, uint32_t sqn)
+{
+    memset(out, 0, 20);
+    out[0] = UM_LBMC_RECOVERED;
+    um_store_be16(out + 2, 20);
+    um_store_be32(out + 4, topic_index);
+    um_store_be32(out + 8, sqn);
+    return 20;
+}
+
+TEST("UM-140", "answers on a shared connection are split by topic: messages by their index, ranges by the request's")
+{
+    uint8_t data[256];
+    uint32_t length = 0, key = 0;
+    length += um_recovery_write_range(data, 0, 5, um_request_index(UM_PURPOSE_OFF_TRANSPORT, 7));
+    length += put_message(data + length, 7, 0);
+    length += put_message(data + length, 7, 1);
+    length += put_message(data + length, 0x80000009, 0);
+    length += um_recovery_write_range(data + length, 0, 5, um_request_index(UM_PURPOSE_LATE_JOIN, 0x80000009));
+    CHECK_EQ(um_fetch_next_run(data, length, false, &key), 60);
+    CHECK_EQ(key, um_fetch_topic_key(7));
+    CHECK_EQ(um_fetch_next_run(data + 60, length - 60, false, &key), 40);
+    CHECK_EQ(key, um_fetch_topic_key(0x80000009));
+    CHECK_EQ(um_fetch_next_run(data, length, true, &key), length);
+    for (uint32_t cut = 0; cut < 20; cut++)
+        CHECK_EQ(um_fetch_next_run(data, cut, false, &key), 0);
+    CHECK_EQ(um_fetch_next_run(data, 39, false, &key), 20);
+    data[60] = UM_LBMC_MESSAGE; /* no answer of the request protocol */
+    CHECK_EQ(um_fetch_next_run(data, length, true, &key), 60);
+    CHECK_EQ(um_fetch_next_run(data + 60, length - 60, true, &key), -EBADMSG);
+    um_store_be16(data + 2, 3); /* shorter than its header */
+    CHECK_EQ(um_fetch_next_run(data, length, false, &key), -EBADMSG);
 }
 
 CHECK_MAIN

@@ -121,6 +121,22 @@ def test_the_purpose_of_a_connection(tmp_path: Path, index: int, printed: str) -
     assert {row["recovery"] for row in rows_of(tmp_path, silent.packets)} == {None}
 
 
+def test_topics_that_share_a_connection(tmp_path: Path) -> None:
+    """A range belongs to the topic that its request index names, not to the topic requested last."""
+    connection = Connection().open()
+    indices = [topic << 1 | OFF_TRANSPORT_REQUEST for topic in (TOPIC, TOPIC + 1)]
+    for topic, index in zip((TOPIC, TOPIC + 1), indices, strict=True):
+        connection.send(encode_range_request(RangeRequest(topic, index)), [], from_source=False)
+    for index in indices:
+        connection.send(struct.pack("!BBHBBHIII", 8, 30, 20, 255, 16, 0, 5, 9, index), [])
+    rows = rows_of(tmp_path, connection.packets)
+    assert [item for item in items(rows) if item[0] == "range"] == [
+        ("range", TOPIC, 5),
+        ("range", TOPIC + 1, 5),
+    ]
+    assert {row["recovery"] for row in rows[3:]} == {"off_transport"}
+
+
 def test_retransmitted_segments_count_once(tmp_path: Path) -> None:
     """TCP retransmissions of whole or partial segments, also with new bytes after them, are counted once."""
     connection, stream = Connection().open(), messages(20)

@@ -112,6 +112,35 @@ def test_a_late_join_with_keys(keys: Path, scope: str) -> None:
             assert not any(_counted(context, reason) for reason in ("missing", "key", "wrong", "replayed"))
 
 
+def test_topics_with_the_same_key_share_a_connection(keys: Path) -> None:
+    """A connection has the tags of one key: topics with other keys, or without, have another one."""
+    other = f"topic other* 8 {OTHER.hex()}\n"
+    keys.write_text(keys.read_text() + other)
+    topics = [f"{name}{n}" for name in (TOPIC, "other", "open") for n in range(3)]
+    with _open(keys) as publisher, _open(keys) as subscriber:
+        for topic in topics:
+            _send(publisher.source(topic, flow_control="none", **RETAINED), 0, 20)
+        for receiver in [subscriber.receiver(topic) for topic in topics]:
+            assert _numbers(receiver, 20)[0] == list(range(20))
+        assert publisher.stats()["context"]["recovery_connections"] == 3
+        for context in (publisher, subscriber):
+            assert not any(_counted(context, reason) for reason in ("missing", "key", "wrong", "replayed"))
+
+
+def test_a_connection_does_not_serve_topics_of_other_keys(
+    asked: Callable[..., Asker], publisher: Context
+) -> None:
+    """A receiver that has the key of one topic gets nothing of a topic without that key."""
+    asker = asked()
+    other = publisher.source("open", flow_control="none", **RETAINED)
+    _send(other, 0, 10)
+    asker.greet()
+    asker.send(asker.tags.seal(asker.range_request()))
+    assert asker.record()[:16] == _range(0, 9)[:16]
+    asker.send(asker.tags.seal(encode_range_request(RangeRequest(other.topic_index, outstanding=10))))
+    wait_for(lambda: _counted(publisher, "key"), "the refusal")
+
+
 def test_what_a_source_answers_has_the_documented_tags(asked: Callable[..., Asker]) -> None:
     """Greeting, range and messages are each in a record as described in docs/authentication.md."""
     asker = asked()

@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -200,7 +201,7 @@ def test_the_store_is_bounded_and_serves_what_the_log_has_cleaned(
 
 
 def test_two_receivers_of_one_topic_join_late_in_one_process(publisher: Context, subscriber: Context) -> None:
-    """UM-136: each has its own connection and all of the past."""
+    """UM-136: each has all of the past, by its own connection, because answers name the topic only."""
     source = publisher.source("both", **RETAINED)
     _send(source, 0, 5000)
     receivers = [subscriber.receiver("both") for _ in range(2)]
@@ -258,6 +259,91 @@ def test_no_late_join_is_as_before(publisher: Context, subscriber: Context) -> N
     _send(plain, 3, 2)
     assert _numbers(late, 2)[0] == [3, 4]
     assert subscriber.stats()["context"]["late_joins"] == 0
+
+
+# Many topics on one connection
+
+
+def _recovery_server(context: Context) -> Any:
+    assert context._recovery is not None
+    return context._recovery._server
+
+
+def test_many_topics_join_late_over_one_connection(publisher: Context, subscriber: Context) -> None:
+    """Item 14 of issue 41: idle topics beyond the limit of connections join at once, and none is refused."""
+    topics = [f"many/{n}" for n in range(300)]
+    sources = [
+        publisher.source(topic, transport_lbtrm_transmission_window_size=65536, **RETAINED)
+        for topic in topics
+    ]
+    for n, source in enumerate(sources):
+        _send(source, n, 3)
+    receivers = [subscriber.receiver(topic) for topic in topics]
+    for n, receiver in enumerate(receivers):
+        assert _numbers(receiver, 3)[0] == [n, n + 1, n + 2]
+    stats = publisher.stats()["context"]
+    assert (stats["recovery_connections"], stats["recovery_connections_refused"]) == (1, 0)
+    assert subscriber.stats()["context"]["late_joins"] == len(topics)
+
+
+def test_a_slow_reader_does_not_hold_other_topics_back(publisher: Context, subscriber: Context) -> None:
+    """Answers that wait for space in a queue do not delay those of other topics on the same connection."""
+    slow, fast = (publisher.source(topic, **RETAINED) for topic in ("slow/one", "fast/one"))
+    _send(slow, 0, 30_000, size=100)
+    _send(fast, 0, 30_000, size=100)
+    slow_receiver = subscriber.receiver(
+        "slow/one", receiver_queue_block_length=65536, receiver_queue_block_count=4,
+        receiver_maximum_message_length=1000, retransmit_request_message_timeout=300,
+        retransmit_request_outstanding_maximum=1000,
+    )  # fmt: skip
+    wait_for(lambda: slow_receiver.stats()["queue_full_pauses"], "a full queue")
+    assert _numbers(subscriber.receiver("fast/one"), 30_000)[0] == list(range(30_000))
+    assert publisher.stats()["context"]["recovery_connections"] == 1
+    assert slow_receiver.stats()["late_join_messages"] < 30_000
+    numbers, others = _numbers(slow_receiver, 30_000)
+    assert numbers == list(range(30_000))
+    assert not others
+
+
+def test_a_shared_connection_that_breaks_is_replaced_once(publisher: Context, subscriber: Context) -> None:
+    """The fetches of all topics continue where they were, over one new connection."""
+    sources = [publisher.source(f"broken/{n}", **RETAINED) for n in range(5)]
+    for source in sources:
+        _send(source, 0, 20_000, size=100)
+    queues = {
+        "receiver_queue_block_length": 65536, "receiver_queue_block_count": 4,
+        "receiver_maximum_message_length": 1000, "late_join_info_request_interval": 50,
+        "retransmit_request_interval": 200,
+    }  # fmt: skip
+    receivers = [subscriber.receiver(f"broken/{n}", **queues) for n in range(5)]
+    for receiver in receivers:
+        wait_for(lambda one=receiver: one.stats()["queue_full_pauses"], "the middle of the past")
+    server = _recovery_server(publisher)
+    [broken] = server._connections.values()
+    publisher._streams.loop.submit(partial(server._drop, broken))
+    wait_for(lambda: broken.socket.fileno() < 0, "the disconnection")
+    for receiver in receivers:
+        numbers, others = _numbers(receiver, 20_000)
+        assert numbers == list(range(20_000))
+        assert not others
+    assert publisher.stats()["context"]["recovery_connections"] == 1
+
+
+def test_requests_for_a_closed_source_do_not_end_the_connection(publisher: Context) -> None:
+    """They get no answer and are counted; requests for other topics on the connection are answered."""
+    gone, source = publisher.source("gone", **RETAINED), publisher.source("stays", **RETAINED)
+    _send(source, 0, 3)
+    requests = [RangeRequest(one.topic_index, index << 1) for index, one in ((8, gone), (9, source))]
+    gone.close()
+    with socket.create_connection(("127.0.0.1", _recovery_server(publisher).endpoint.port)) as peer:
+        peer.settimeout(SECONDS)
+        peer.sendall(b"".join(encode_range_request(request) for request in requests) * 2)
+        answered = b""
+        while len(answered) < 40:
+            answered += peer.recv(100)
+    assert answered == struct.pack("!BBHBBHIII", 8, 30, 20, 255, 16, 0, 0, 2, 9 << 1) * 2
+    assert publisher.stats()["context"]["recovery_requests_unknown"] == 2
+    assert publisher.stats()["context"]["recovery_malformed"] == 0
 
 
 # Peers that misbehave
@@ -492,7 +578,6 @@ def test_requests_that_are_not_well_formed_end_the_connection(publisher: Context
         b"\x55" * 40,
         b"\x08\x15\x00\x03",
         good[:1] + b"\x15" + good[2:],
-        encode_range_request(RangeRequest(1)),
     ]
     for data in [*bad, good + b"\x08\x15\x00\x08\xff\x1c\x00\x00"]:
         with socket.create_connection(("127.0.0.1", port)) as peer:
@@ -500,4 +585,4 @@ def test_requests_that_are_not_well_formed_end_the_connection(publisher: Context
             peer.sendall(data)
             while peer.recv(1000):
                 pass
-    assert publisher.stats()["context"]["recovery_malformed"] == 5
+    assert publisher.stats()["context"]["recovery_malformed"] == 4

@@ -21,7 +21,7 @@ OPTION_MESSAGE_REQUEST = 21
 OPTION_RANGE_REQUEST = 78
 HEADER_BYTES = 4
 LATE_JOIN_REQUEST, OFF_TRANSPORT_REQUEST = 0, 1
-"""Indices of range requests. They show a connection's purpose in captures, and the response repeats them."""
+"""Lowest bit of a request index, which shows a connection's purpose in captures. The other bits name the topic."""
 
 _TOPIC_OPTION_LATE_JOIN = 4
 _TOPIC_OPTION = struct.Struct("!HHH4sIII")

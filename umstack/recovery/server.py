@@ -40,6 +40,8 @@ _REQUEST_WINDOW_BYTES = 131072
 _ANSWER_WINDOW_BYTES = 131072
 _MESSAGE_MAX_BYTES = 65535
 _RANGE_BYTES = 20
+_TOPIC_INDEX_AT = HEADER_BYTES + 12
+"""Offset of the topic index in a control message that requests messages."""
 _PACE_NS = 2_000_000
 _NS_PER_S = 1_000_000_000
 
@@ -48,9 +50,8 @@ class _Connection:
     """One receiver's connection."""
 
     __slots__ = (
-        "active_ns", "answers", "interest", "opened_ns", "peer", "publication", "requests", "served", "socket",
-        "tags",
-        "topic",
+        "active_ns", "answers", "interest", "is_useful", "opened_ns", "peer", "publications", "requests", "served",
+        "socket", "tags",
     )  # fmt: skip
 
     def __init__(self, socket_: socket.socket, peer: tuple[str, int], now_ns: int) -> None:
@@ -59,10 +60,11 @@ class _Connection:
         self.requests = ByteWindow(_REQUEST_WINDOW_BYTES)
         self.answers = ByteWindow(_ANSWER_WINDOW_BYTES)
         self.tags: StreamTags | None = None
-        self.topic = ""
-        """The publication that the connection has tags for."""
-        self.publication: Publication | None = None
+        self.publications: dict[int, Publication] = {}
+        """The sources whose range was requested, by topic index."""
         self.served = ffi.new("um_served *")
+        self.is_useful = False
+        """True once the range of a source was requested that exists."""
         self.opened_ns = self.active_ns = now_ns
         self.interest = selectors.EVENT_READ
 
@@ -96,10 +98,10 @@ class RecoveryServer:
         self._publications[publication.topic_index] = publication
 
     def remove(self, publication: Publication) -> None:
-        """Stop serving a source; disconnect its receivers."""
+        """Stop serving a source; requests for it are no longer answered."""
         self._publications.pop(publication.topic_index, None)
-        for one in [one for one in self._connections.values() if one.publication is publication]:
-            self._drop(one)
+        for one in self._connections.values():
+            one.publications.pop(publication.topic_index, None)
 
     def run(self, now_ns: int) -> int | None:
         """Continue work that waited for the rate limit, and end idle connections. Returns when to call again."""
@@ -144,7 +146,7 @@ class RecoveryServer:
         silent = [
             one
             for one in self._connections.values()
-            if one.publication is None and now_ns - one.opened_ns > IDLE_PEER_NS
+            if not one.is_useful and now_ns - one.opened_ns > IDLE_PEER_NS
         ]
         if not silent:
             return False
@@ -187,7 +189,9 @@ class RecoveryServer:
         """Serve received requests as far as the rate, the socket and the buffers allow."""
         try:
             while not len(one.answers) and (self._rate == 0 or self._allowance > 0):
-                if not self._answer(one):
+                while self._answer(one) and one.answers.free_bytes >= _MESSAGE_MAX_BYTES:
+                    pass
+                if not len(one.answers):
                     break
                 self._allowance -= len(one.answers)
                 one.active_ns = now_ns
@@ -208,9 +212,10 @@ class RecoveryServer:
             self._selector.modify(one.socket, interest, self._selector.get_key(one.socket).data)
 
     def _answer(self, one: _Connection) -> bool:
-        """Answer some requests into the empty send buffer; return false if there are none or the connection ended."""
+        """Answer some requests into the send buffer; return false if none is left, the space does not suffice, or the
+        connection ended."""
         one.requests.show_next()
-        if one.publication is None and one.tags is None and is_greeting(one.requests):
+        if not one.is_useful and one.tags is None and is_greeting(one.requests):
             return self._answer_greeting(one)
         header = one.requests.peek(HEADER_BYTES)
         if len(header) < HEADER_BYTES:
@@ -222,8 +227,8 @@ class RecoveryServer:
             return False
         if header[1] == OPTION_RANGE_REQUEST:
             return self._answer_range(one, length)
-        if header[1] == OPTION_MESSAGE_REQUEST and one.publication is not None:
-            return self._answer_messages(one, one.publication)
+        if header[1] == OPTION_MESSAGE_REQUEST and length > _TOPIC_INDEX_AT + 4:
+            return self._answer_messages(one, length)
         return self._reject(one)
 
     def _answer_greeting(self, one: _Connection) -> bool:
@@ -238,7 +243,7 @@ class RecoveryServer:
         if publication is None or key is None:
             raise TagRefused(Refusal.KEY)
         ours = encode_greeting(said)
-        topic = one.topic = publication.topic
+        topic = publication.topic
         one.tags = StreamTags(
             key, lambda key: key in self._keys_of(topic), StreamKind.REQUESTS, (theirs, ours), self.endpoint, topic,
             is_server=True,
@@ -259,21 +264,21 @@ class RecoveryServer:
     def _answer_range(self, one: _Connection, length: int) -> bool:
         request = ffi.new("um_range_request *")
         is_good = lib.um_range_request_read(ffi.cast("uint8_t *", one.requests.pointer), length, request)
-        publication = self._publications.get(request.topic_index) if is_good else None
-        if publication is None:
+        if not is_good:
             return self._reject(one)
-        if one.tags is None and self._keys_of(publication.topic):
-            raise TagRefused(Refusal.MISSING)
-        if one.tags is not None and one.topic != publication.topic:
-            raise TagRefused(Refusal.KEY)
-        low, high = ffi.new("uint32_t *"), ffi.new("uint32_t *")
-        if lib.um_publication_retained(publication.handle, ffi.addressof(request, "bounds"), low, high) != 0:
-            self._drop(one)  # the source is being closed
-            return False
-        one.publication = publication
-        one.requests.consume(length)
         if one.answers.free_bytes < _RANGE_BYTES:
             return False
+        one.requests.consume(length)
+        publication = self._publications.get(request.topic_index)
+        if publication is None:
+            self._counters.recovery_requests_unknown += 1  # the source was closed since it was advertised
+            return True
+        self._check_tags(one, publication)
+        low, high = ffi.new("uint32_t *"), ffi.new("uint32_t *")
+        if lib.um_publication_retained(publication.handle, ffi.addressof(request, "bounds"), low, high) != 0:
+            return True  # the source is being closed
+        one.is_useful = True
+        one.publications[request.topic_index] = publication
         one.answers.fill(
             lib.um_recovery_write_range(
                 ffi.cast("uint8_t *", one.answers.space), low[0], high[0], request.request_index
@@ -281,14 +286,31 @@ class RecoveryServer:
         )
         return True
 
-    def _answer_messages(self, one: _Connection, publication: Publication) -> bool:
+    def _check_tags(self, one: _Connection, publication: Publication) -> None:
+        """Raise TagRefused if the connection has no tags and the topic has keys, or its key is none of the topic's."""
+        keys = self._keys_of(publication.topic)
+        if one.tags is None and keys:
+            raise TagRefused(Refusal.MISSING)
+        if one.tags is not None and one.tags.key not in keys:
+            raise TagRefused(Refusal.KEY)
+
+    def _answer_messages(self, one: _Connection, length: int) -> bool:
+        topic_index = int.from_bytes(one.requests.peek(_TOPIC_INDEX_AT + 4)[_TOPIC_INDEX_AT:], "big")
+        publication = one.publications.get(topic_index)
+        if publication is None and not one.is_useful:
+            return self._reject(one)
+        if publication is None:
+            one.requests.consume(length)
+            self._counters.recovery_requests_unknown += 1
+            return True
+        self._check_tags(one, publication)
         space = one.answers.free_bytes
         result = lib.um_publication_serve(
             publication.handle, one.served, one.requests.pointer, len(one.requests), one.answers.space, space
         )
         if result == lib.UM_CLOSED:
-            self._drop(one)
-            return False
+            self.remove(publication)
+            return True
         if result != 0:
             return self._reject(one)
         one.requests.consume(one.served.consumed)

@@ -19,7 +19,9 @@ from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.transport_address import address_of, transport_name
 from umstack.config import ContextOptions
 from umstack.errors import Closed
-from umstack.recovery.client import Fetch, late_join_plan, otr_plan
+from umstack.recovery.client import RecoveryClient
+from umstack.recovery.fetch import Fetch
+from umstack.recovery.plans import late_join_plan, otr_plan
 from umstack.recovery.server import RecoveryServer
 from umstack.streams import Streams
 from umstack.streams.tags import KeysOf
@@ -53,7 +55,7 @@ class RecoveryService(Closing):
         self._lock = threading.Lock()
         self._selector: selectors.BaseSelector | None = None
         self._server: RecoveryServer | None = None
-        self._fetches: list[Fetch] = []
+        self._client: RecoveryClient | None = None
         self._wake_fd = -1
         self._is_closed = False
 
@@ -89,17 +91,17 @@ class RecoveryService(Closing):
         else:
             plan = otr_plan(subscription.options, mapping.resume_sqn or 0)
         with self._lock:
-            selector = self._open()
+            self._open()
             fetch = Fetch(
-                subscription, session.id, topic_index, mapping.epoch, plan, mapping.endpoint,
-                selector, self._counters, self._keys_of, self._options.traffic_class,
-            )  # fmt: skip
+                subscription, session.id, topic_index, mapping.epoch, plan, mapping.endpoint, self._counters
+            )
             self._streams.loop.submit(partial(self._begin, fetch, resumed=mapping.resume_sqn is not None))
 
     def _begin(self, fetch: Fetch, *, resumed: bool) -> None:
         self._counters.late_joins += not resumed
         self._counters.sources_resumed += resumed
-        self._fetches.append(fetch)
+        assert self._client is not None
+        self._client.begin(fetch)
 
     def close(self) -> None:
         """Close every connection. Any thread, after the sources and receivers are closed."""
@@ -113,8 +115,8 @@ class RecoveryService(Closing):
             with contextlib.suppress(KeyError):
                 self._selector.unregister(self._wake_fd)
             os.close(self._wake_fd)
-        for fetch in self._fetches:
-            fetch.close()
+        if self._client is not None:
+            self._client.close()
         if self._server is not None:
             self._server.close()
 
@@ -123,6 +125,9 @@ class RecoveryService(Closing):
             raise Closed("the context is closed")
         if self._selector is None:
             self._selector = self._streams.loop.open()
+            self._client = RecoveryClient(
+                self._selector, self._counters, self._keys_of, self._options.traffic_class
+            )
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._streams.loop.submit(self._watch)
             self._streams.loop.add_work(self._run_due)
@@ -151,16 +156,13 @@ class RecoveryService(Closing):
                     self._recover(subscription, begun)
 
     def _recover(self, subscription: Subscription, begun: Any) -> None:
-        assert self._selector is not None
+        assert self._client is not None
         self._warn(subscription, begun)
         plan = otr_plan(subscription.options, begun.next_sqn)
         endpoint = Endpoint.of_core(begun.request_port)
-        self._fetches.append(
-            Fetch(
-                subscription, begun.id, begun.topic_index, begun.epoch, plan, endpoint, self._selector,
-                self._counters, self._keys_of, self._options.traffic_class,
-            )
-        )  # fmt: skip
+        self._client.begin(
+            Fetch(subscription, begun.id, begun.topic_index, begun.epoch, plan, endpoint, self._counters)
+        )
 
     def _warn(self, subscription: Subscription, begun: Any) -> None:
         """Log a warning, at most once per topic in otr_request_log_alert_cooldown."""
@@ -178,8 +180,8 @@ class RecoveryService(Closing):
     def _run_due(self, now_ns: int) -> int | None:
         """Run due timers and return the time of the next one."""
         guard = self._streams.loop.guard
-        times = [guard(partial(fetch.run, now_ns)) for fetch in list(self._fetches) if not fetch.is_over]
-        self._fetches = [fetch for fetch in self._fetches if not fetch.is_over]
+        assert self._client is not None
+        times = [guard(partial(self._client.run, now_ns))]
         if self._server is not None:
             times.append(guard(partial(self._server.run, now_ns)))
         return min((due_ns for due_ns in times if due_ns is not None), default=None)

@@ -22,6 +22,7 @@ class StreamCounters(NamedCounters):
     recovery_connections_refused: int = 0
     recovery_connections_idle: int = 0
     recovery_malformed: int = 0
+    recovery_requests_unknown: int = 0
     recovery_dropped_tag_missing: int = 0
     recovery_dropped_tag_key: int = 0
     recovery_dropped_tag_wrong: int = 0

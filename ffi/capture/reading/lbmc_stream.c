@@ -132,7 +132,8 @@ static void take_option(um_lbmc_stream *stream, um_lbmc_take_item *take, void *c
                               .sqn = um_load_be32(unit + 24),
                               .request_index = um_load_be32(unit + INDEX_AT)};
     } else if (stream->option == UM_LBMC_OPTION_RANGE && unit[1] == RANGE_BYTES) {
-        item = (um_lbmc_item){.kind = UM_LBMC_ITEM_RANGE, .sqn = um_load_be32(unit + 4)};
+        item = (um_lbmc_item){
+            .kind = UM_LBMC_ITEM_RANGE, .sqn = um_load_be32(unit + 4), .request_index = um_load_be32(unit + 12)};
     } else if (stream->option == UM_LBMC_OPTION_TCP_SESSION && unit[1] == SESSION_BYTES) {
         item = (um_lbmc_item){
             .kind = UM_LBMC_ITEM_SESSION, .message = &stream->message, .session_id = um_load_be32(unit + INDEX_AT)};

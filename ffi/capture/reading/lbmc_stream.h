@@ -43,10 +43,10 @@ enum um_lbmc_item_kind {
 typedef struct um_lbmc_item {
     enum um_lbmc_item_kind kind;
     const um_lbmc_message *message; /* of UM_LBMC_ITEM_MESSAGE and UM_LBMC_ITEM_SESSION */
-    uint32_t topic_index;           /* of the others except UM_LBMC_ITEM_RANGE, which has none */
+    uint32_t topic_index;           /* of the others except UM_LBMC_ITEM_RANGE, which has a request index */
     uint32_t session_id;            /* of UM_LBMC_ITEM_SESSION */
     uint32_t sqn;
-    uint32_t request_index; /* of UM_LBMC_ITEM_RANGE_REQUEST */
+    uint32_t request_index; /* of UM_LBMC_ITEM_RANGE_REQUEST and UM_LBMC_ITEM_RANGE */
 } um_lbmc_item;
 
 /* Called for each item in the order of the stream; for a message, once its headers are complete. */

@@ -1,8 +1,8 @@
 #include "capture/reading/streams.h"
 
-enum tcp_flag { TCP_FIN = 0x01, TCP_SYN = 0x02, TCP_RST = 0x04, TCP_ACK = 0x10 };
+#include "core/wire/range_request.h"
 
-enum { OFF_TRANSPORT_REQUEST = 1 }; /* index of the range request of off-transport recovery */
+enum tcp_flag { TCP_FIN = 0x01, TCP_SYN = 0x02, TCP_RST = 0x04, TCP_ACK = 0x10 };
 
 void um_streams_set_ports(um_streams *streams, uint16_t port_low, uint16_t port_high)
 {
@@ -175,11 +175,11 @@ static void on_item(void *context, const um_lbmc_item *item)
     }
     if (item->kind == UM_LBMC_ITEM_RANGE_REQUEST)
         connection->purpose =
-            item->request_index == OFF_TRANSPORT_REQUEST ? UM_STREAM_OFF_TRANSPORT : UM_STREAM_LATE_JOIN;
+            (item->request_index & 1) == UM_PURPOSE_OFF_TRANSPORT ? UM_STREAM_OFF_TRANSPORT : UM_STREAM_LATE_JOIN;
     if (item->kind == UM_LBMC_ITEM_RANGE_REQUEST || item->kind == UM_LBMC_ITEM_REQUEST)
         connection->topic_index = item->topic_index;
     else if (item->kind == UM_LBMC_ITEM_RANGE)
-        passed.topic_index = connection->topic_index;
+        passed.topic_index = um_request_topic(item->request_index, connection->topic_index);
     if (into->take != NULL)
         into->take(into->context, &passed);
 }

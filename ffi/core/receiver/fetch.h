@@ -5,11 +5,14 @@
  *        ^                                        |                               |             |
  *        +- DISCONNECT: no range in time, no answer; or the peer disconnects -----+-------------+
  *
+ * The fetches of many topics may share a connection to one source's context, at most one per topic (fetch_runs.h). A
+ * connection on which any of them receives bytes is not disconnected, because repeating a request would not help.
+ *
  * The two uses differ only in their plan: off-transport recovery needs no range first, its intervals double, and it
  * tries to connect until its message timeout. fetch_protocol.h decides which messages are requested.
  *
  * Sans-I/O: the owner has the connection (umstack/recovery, ffi/sim/request_connections.c). It calls um_fetch_step with
- * the bytes received, sends the bytes written, and acts on the result of um_fetch_attend, at least every few
+ * the bytes received, sends the bytes written, and acts on the result of um_fetch_attend, which it calls every few
  * milliseconds.
  *
  * Threads: the owner's; it holds the context lock if a controller is an argument. Memory: the owner's. Errors: -ENOENT
@@ -24,8 +27,8 @@
 
 typedef struct um_fetch_plan {
     bool is_otr;
-    uint32_t request_index; /* identifies the purpose of the connection in a capture */
-    uint32_t attempts_max;  /* connections without progress; 0: no limit */
+    enum um_request_purpose purpose;
+    uint32_t attempts_max; /* connections without progress; 0: no limit */
     uint32_t outstanding_max;
     int64_t attempt_minimum_ns; /* between connections, doubling up to the maximum */
     int64_t attempt_maximum_ns;
@@ -35,15 +38,22 @@ typedef struct um_fetch_plan {
     um_range_bounds bounds;
 } um_fetch_plan;
 
+/* A connection, which fetches may share. */
+typedef struct um_fetch_connection {
+    int64_t received_ns; /* when bytes arrived last; 0: none has */
+} um_fetch_connection;
+
 typedef struct um_fetch {
     um_session_id id; /* the source's session; set by the owner, as are topic_index, epoch and plan */
     uint32_t topic_index;
     uint32_t epoch;
     um_fetch_plan plan;
 
-    uint32_t consumed; /* received bytes used by the last step */
-    uint32_t written;  /* bytes to send, written by the last step */
-    uint32_t next_sqn; /* the first sqn not delivered */
+    uint32_t request_index;
+    um_fetch_connection *connection; /* NULL: not connected */
+    uint32_t consumed;               /* received bytes used by the last step */
+    uint32_t written;                /* bytes to send, written by the last step */
+    uint32_t next_sqn;               /* the first sqn not delivered */
     bool is_awaiting_range;
     bool is_starved;           /* the queue is full: call again soon */
     bool is_caught_up;         /* no message is missing now */
@@ -51,7 +61,6 @@ typedef struct um_fetch {
     bool is_given_up;          /* the fetch ended without success */
     bool has_given_up_some;    /* the last um_fetch_attend gave up messages, so there may be rows to read */
 
-    bool is_connected;
     bool has_requested_range; /* on this connection */
     bool has_heard;           /* bytes have arrived since the last request */
     bool needs_retry;         /* unanswered requests must be repeated */
@@ -68,17 +77,18 @@ typedef struct um_fetch {
     int64_t progress_ns;
 } um_fetch;
 
-enum um_fetch_action { UM_FETCH_WAIT, UM_FETCH_CONNECT, UM_FETCH_DISCONNECT };
+/* UM_FETCH_STEP: um_fetch_step would write requests or deliver messages. */
+enum um_fetch_action { UM_FETCH_WAIT, UM_FETCH_CONNECT, UM_FETCH_DISCONNECT, UM_FETCH_STEP };
 
 /* Initializes all fields except those set by the owner. */
 void um_fetch_begin(um_fetch *fetch);
 
-/* Records that the owner has started to connect. */
-void um_fetch_on_connect(um_fetch *fetch);
+/* Records that the fetch uses a connection, which the owner may have just started to open. */
+void um_fetch_on_connect(um_fetch *fetch, um_fetch_connection *connection);
 /* Writes the first request, that for the range, once the connection is established. Returns its length, at most
  * UM_RANGE_REQUEST_BYTES_MAX. */
 uint32_t um_fetch_request_range(um_fetch *fetch, uint8_t *out);
-/* Records that either side has closed the connection. */
+/* Records that either side has closed the connection, or that the fetch uses it no longer. */
 void um_fetch_on_disconnect(um_fetch *fetch);
 
 /* Returns the receiver's controller and session, or NULL once the fetch is over. */

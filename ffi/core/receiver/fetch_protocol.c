@@ -221,12 +221,12 @@ int64_t um_fetch_protocol_receive(um_receiver_session *session, um_delivery *del
     return used;
 }
 
-static void write_request(uint8_t *option, const um_delivery *delivery, uint32_t sqn, bool last)
+static void write_request(uint8_t *option, const um_delivery *delivery, uint32_t request_index, uint32_t sqn)
 {
     memset(option, 0, UM_RECOVERY_REQUEST_BYTES);
-    option[0] = last ? UM_LBMC_OPTION_NONE : UM_LBMC_OPTION_MESSAGE_REQUEST;
+    option[0] = UM_LBMC_OPTION_MESSAGE_REQUEST;
     option[1] = UM_RECOVERY_REQUEST_BYTES;
-    um_store_be32(option + 4, delivery->id);
+    um_store_be32(option + 4, request_index);
     um_store_be32(option + 12, delivery->topic_index);
     um_store_be32(option + 16, sqn);
 }
@@ -240,17 +240,35 @@ static uint32_t request_base(um_delivery *delivery)
     return um_delivery_is_past_lost(delivery, delivery->next_sqn) && um_serial_before(first, lost_to) ? lost_to : first;
 }
 
-uint32_t um_fetch_protocol_request(um_delivery *delivery, uint32_t outstanding, uint8_t *out, uint32_t capacity)
+static bool is_requesting(const um_delivery *delivery)
+{
+    return delivery->fetch.state != UM_DELIVERY_FETCH_IDLE && delivery->fetch.state != UM_DELIVERY_FETCH_AWAITS_RANGE &&
+           delivery->state == UM_DELIVERY_RUNNING;
+}
+
+bool um_fetch_protocol_has_requests(um_delivery *delivery, uint32_t outstanding)
+{
+    const um_delivery_fetch *fetch = &delivery->fetch;
+    if (!is_requesting(delivery))
+        return false;
+    uint32_t base = request_base(delivery);
+    uint32_t requested = um_serial_before(fetch->requested, base) ? base : fetch->requested;
+    if (!um_serial_before(requested, fetch->target) || requested - base >= outstanding)
+        return false;
+    /* Wait for enough sqns, so that answers do not trigger requests one by one. */
+    return requested - base <= outstanding / 2 || !um_serial_before(requested, fetch->target - 1);
+}
+
+uint32_t um_fetch_protocol_request(um_delivery *delivery, uint32_t request_index, uint32_t outstanding, uint8_t *out,
+                                   uint32_t capacity)
 {
     um_delivery_fetch *fetch = &delivery->fetch;
-    uint32_t written = 0, base = request_base(delivery);
-    if (fetch->state == UM_DELIVERY_FETCH_IDLE || fetch->state == UM_DELIVERY_FETCH_AWAITS_RANGE ||
-        delivery->state != UM_DELIVERY_RUNNING)
+    if (!is_requesting(delivery))
         return 0;
+    uint32_t written = 0, base = request_base(delivery);
     if (um_serial_before(fetch->requested, base))
         fetch->requested = base;
-    /* Wait for enough sqns, so that answers do not trigger requests one by one. */
-    if (fetch->requested - base > outstanding / 2 && um_serial_before(fetch->requested, fetch->target - 1))
+    if (!um_fetch_protocol_has_requests(delivery, outstanding))
         return 0;
     for (;;) {
         uint8_t *message = out + written;
@@ -262,7 +280,7 @@ uint32_t um_fetch_protocol_request(um_delivery *delivery, uint32_t outstanding, 
              fetch->requested++)
             if (um_order_map_is_gap(delivery, fetch->requested))
                 write_request(message + UM_LBMC_CONTROL_BYTES + UM_RECOVERY_REQUEST_BYTES * count++, delivery,
-                              fetch->requested, false);
+                              request_index, fetch->requested);
         if (count == 0)
             break;
         uint32_t length = UM_LBMC_CONTROL_BYTES + count * UM_RECOVERY_REQUEST_BYTES;

@@ -18,7 +18,10 @@ int64_t um_fetch_protocol_receive(um_receiver_session *session, um_delivery *del
 
 /* Writes requests for the next missing sqns, so that at most `outstanding` are requested and not delivered. Returns
  * the number of bytes. */
-uint32_t um_fetch_protocol_request(um_delivery *delivery, uint32_t outstanding, uint8_t *out, uint32_t capacity);
+uint32_t um_fetch_protocol_request(um_delivery *delivery, uint32_t request_index, uint32_t outstanding, uint8_t *out,
+                                   uint32_t capacity);
+/* True if um_fetch_protocol_request may write requests now. */
+bool um_fetch_protocol_has_requests(um_delivery *delivery, uint32_t outstanding);
 
 /* Makes the next requests repeat those that are unanswered. */
 static inline void um_fetch_protocol_retry(um_delivery *delivery)

@@ -4,6 +4,7 @@ enum {
     ENTRY_BYTES_MIN = 64, /* message size for which the index is sized */
     ENTRIES_MIN = 1024,
     ENTRIES_MAX = 1 << 26,
+    TOPIC_INDEX_AT = 12, /* in a request (option 21) */
 };
 
 #define ABSENT INT64_MIN /* the sqn is taken, but its message has not been sent */
@@ -250,7 +251,7 @@ static bool is_chain(const um_retention *retention, const uint8_t *message, uint
     for (; at + UM_RECOVERY_REQUEST_BYTES <= length && next == UM_LBMC_OPTION_MESSAGE_REQUEST;
          at += UM_RECOVERY_REQUEST_BYTES) {
         const uint8_t *option = message + at;
-        if (option[1] != UM_RECOVERY_REQUEST_BYTES || um_load_be32(option + 12) != retention->topic_index)
+        if (option[1] != UM_RECOVERY_REQUEST_BYTES || um_load_be32(option + TOPIC_INDEX_AT) != retention->topic_index)
             return false;
         next = option[0];
     }
@@ -267,6 +268,9 @@ bool um_retention_serve(um_retention *retention, um_recovery_exchange *exchange)
             return false;
         if (message[1] != UM_LBMC_OPTION_MESSAGE_REQUEST || length > exchange->length - exchange->consumed)
             return true; /* for the caller, or incomplete */
+        if (length >= UM_LBMC_CONTROL_BYTES + UM_RECOVERY_REQUEST_BYTES &&
+            um_load_be32(message + UM_LBMC_CONTROL_BYTES + TOPIC_INDEX_AT) != retention->topic_index)
+            return true;
         if (!is_chain(retention, message, length))
             return false;
         uint32_t count = (length - UM_LBMC_CONTROL_BYTES) / UM_RECOVERY_REQUEST_BYTES;

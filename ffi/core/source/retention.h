@@ -76,8 +76,8 @@ typedef struct um_recovery_exchange {
 } um_recovery_exchange;
 
 /* Answers as many requests as there is space for, each with the message as LBMC type 10. A message that is no longer
- * retained is answered with the retained range, once per call; a message not sent yet is not answered. Returns false if
- * the requests are malformed or of another topic. */
+ * retained is answered with the retained range, once per call; a message not sent yet is not answered. Stops before a
+ * control message that requests messages of another topic. Returns false if the requests are malformed. */
 bool um_retention_serve(um_retention *retention, um_recovery_exchange *exchange);
 
 static inline uint64_t um_retention_bytes(const um_retention *retention)

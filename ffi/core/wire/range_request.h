@@ -15,6 +15,22 @@ enum {
     UM_RECOVERY_RANGE_BYTES = 20,   /* a control message with the retained range (option 30) */
 };
 
+/* The purpose of a fetch, the lowest bit of its requests' index. */
+enum um_request_purpose { UM_PURPOSE_LATE_JOIN, UM_PURPOSE_OFF_TRANSPORT };
+
+/* Returns the index of a topic's requests. The source repeats it in its answers, which identifies the topic of a range
+ * on a connection that several topics share. */
+static inline uint32_t um_request_index(enum um_request_purpose purpose, uint32_t topic_index)
+{
+    return topic_index << 1 | (uint32_t)purpose;
+}
+
+/* Returns the topic index that a request index names, or the alternative if it names none. */
+static inline uint32_t um_request_topic(uint32_t request_index, uint32_t alternative)
+{
+    return request_index >> 1 != 0 ? request_index >> 1 : alternative;
+}
+
 /* How far back to start. Each bound that is present holds. */
 typedef struct um_range_bounds {
     bool has_low_sqn, has_count, has_bytes, has_age;
