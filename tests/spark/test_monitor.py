@@ -353,6 +353,29 @@ def test_the_checkpoint_of_an_earlier_version_is_refused(spark: Any, tmp_path: P
         monitor(MonitorOptions((str(tmp_path),), once=True, checkpoint=tmp_path / "state"), print)
 
 
+def test_the_last_window_is_written_or_named(spark: Any, tmp_path: Path) -> None:
+    """Without a checkpoint no run continues, so all windows are written; with one, a warning names the open ones."""
+    truth = generate(tmp_path / "switch.pcap", PACKETS, TRAFFIC_OF)
+    warnings: list[str] = []
+    written = {}
+    for checkpoint in (None, tmp_path / "state"):
+        out = tmp_path / ("all" if checkpoint is None else "some")
+        options = MonitorOptions(
+            (str(tmp_path / "switch.pcap"),),
+            0.1,
+            late_seconds=0.1,
+            once=True,
+            parquet=out,
+            checkpoint=checkpoint,
+        )
+        monitor(options, print, warn=warnings.append)
+        written[checkpoint] = pl.read_parquet(out / TRAFFIC)["datagrams"].sum()
+    assert written[None] == truth.data
+    assert written[tmp_path / "state"] < written[None]
+    [warning] = warnings
+    assert "the next run with this checkpoint writes them" in warning
+
+
 def test_tables_of_another_format_are_appended_by_spark(spark: Any, tmp_path: Path) -> None:
     """The rows are the same as in Parquet."""
     generate(tmp_path / "switch.pcap", PACKETS, TRAFFIC_OF)

@@ -438,3 +438,21 @@ def test_a_file_of_pzstd_is_zstd(tmp_path: Path) -> None:
         path = tmp_path / "file"
         path.write_bytes(bytes((0x50 | low, 0x2A, 0x4D, 0x18)) + bytes(8))
         assert compression_of(path) == "zstd"
+
+
+@pytest.mark.parametrize("length", [0, 20, 1 << 25, 1 << 31, 0xFFFFFFFF])
+@pytest.mark.parametrize("is_pcapng", [False, True])
+def test_an_impossible_length_on_the_wire_is_the_captured_one(
+    tmp_path: Path, is_pcapng: bool, length: int
+) -> None:
+    """A damaged original length, below the captured one or beyond any link, is noted and never counted."""
+    damaged = [
+        replace(packet, original=length) if i in (3, 7) else packet for i, packet in enumerate(PACKETS)
+    ]
+    content = b"".join([section(), interface(), *map(enhanced, damaged)]) if is_pcapng else pcap(damaged)
+    notes = CaptureNotes()
+    rows = rows_of(written(tmp_path, content), notes)
+    assert [row["frame_bytes"] for row in rows] == [len(packet.data) for packet in PACKETS]
+    assert kinds(notes) == [NoteKind.WRONG_LENGTH]
+    assert notes.notes[0].position == rows[3]["position"]
+    assert notes.notes[0].text.startswith("2 packets")

@@ -17,6 +17,8 @@ from umstack.facts.kinds import BUCKET_NS, DATA, NAK, NCF, RETRANSMISSION, SESSI
 
 NS_PER_SECOND = 1_000_000_000
 IP_AND_UDP_BYTES = 28
+_RATED_SECONDS = 0.001
+"""A few datagrams within less than this are no rate."""
 _POINT = ("point", *SESSION)
 _COUNTS = {
     DATA: "datagrams",
@@ -61,8 +63,8 @@ def sessions(facts: Facts, covered: pl.DataFrame) -> pl.DataFrame:
         .select(order)
         .with_columns(seconds=(pl.col("last_ns") - pl.col("first_ns")) / NS_PER_SECOND)
         .with_columns(
-            datagrams_per_second=pl.when(seconds > 0).then(pl.col("datagrams") / seconds),
-            bits_per_second=pl.when(seconds > 0).then(pl.col("data_bytes") * 8 / seconds),
+            datagrams_per_second=pl.when(seconds >= _RATED_SECONDS).then(pl.col("datagrams") / seconds),
+            bits_per_second=pl.when(seconds >= _RATED_SECONDS).then(pl.col("data_bytes") * 8 / seconds),
         )
         .sort(*_POINT)
     )

@@ -166,6 +166,14 @@ class FindingWatch:
         self._memory = (number, kept)
         return reported
 
+    def open_ns(self) -> int | None:
+        """Return the start of the first window that is not reported; None if there is none."""
+        states = sorted(self.folder.glob("state-*.json"))
+        state = _State.load(states[-1]) if states else _State()
+        if not state.parts or state.latest_ns < state.windows_ns:
+            return None
+        return state.windows_ns or min(first_ns for first_ns, _ in state.parts.values())
+
     def _take_in(
         self, batch: pa.Table, fresh: Kept, number: int, state: _State, kept: Kept
     ) -> dict[str, pa.Table]:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -161,6 +162,8 @@ class _Reporter:
             mtu=options.mtu,
         )
         self._parts: Parts | None = None
+        self._batch = 0
+        """The number of the last batch."""
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start the query: one source, one decode of the new data, one batch of facts."""
@@ -194,6 +197,7 @@ class _Reporter:
 
     def _take(self, batch: DataFrame, number: int) -> None:
         taken = self._watch.take(batch.toArrow(), number)
+        self._batch = number
         for point, text in taken.notes:
             self._warn(text)
             for sink in self._sinks:
@@ -217,9 +221,14 @@ class _Reporter:
                 sink.take(kind, rows, self._options.window_seconds)
 
     def finish(self) -> None:
-        """Report incomplete incidents and windows. Parquet waits for the rest of them instead."""
-        if self._parts is None:
-            self._report(self._watch.finish(), 0)
+        """Report incomplete incidents and windows. With Parquet and a checkpoint the next run reports them, whole."""
+        if self._parts is None or self._options.checkpoint is None:
+            self._report(self._watch.finish(), self._batch + 1)
+        elif (from_ns := self._watch.open_ns()) is not None:
+            opened = datetime.fromtimestamp(from_ns / NS_PER_SECOND, UTC).isoformat(timespec="seconds")
+            self._warn(
+                f"windows from {opened} on are incomplete: the next run with this checkpoint writes them"
+            )
 
 
 @dataclass(frozen=True, slots=True)

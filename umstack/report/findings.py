@@ -64,6 +64,8 @@ _BURST_DATAGRAMS_PER_SECOND = 10_000
 _NOTABLE_STALL = 0.02
 _USELESS_SHARE = 0.1
 _COPIED_SHARE = 0.4
+_RATED_NS = 1_000_000
+"""A few datagrams within less than this are no rate."""
 _NAMED = 5
 
 
@@ -117,7 +119,7 @@ def _traffic(summary: Summary) -> Iterator[Finding]:
         span = sum(run.end_ns - run.start_ns for run in summary.runs)
         parts = f" of {count(len(summary.runs))} runs together"
     sent = sum(row["data_bytes"] for row in rows)
-    rate = f": {bit_rate(sent / (span / 1e9))} on average" if span else ""
+    rate = f": {bit_rate(sent / (span / 1e9))} on average" if span >= _RATED_NS else ""
     streamed = [row for row in rows if row["transport"] == LBTTCP]
     what = [f"{count(_sent(summary))} datagrams"] if len(streamed) < len(rows) else []
     if streamed:

@@ -132,9 +132,20 @@ static void note_time(um_capture_reader *reader, um_capture_interface *interface
         findings->clock_step_max_ns = step_ns;
 }
 
-static void note_packet(um_capture_reader *reader, const um_capture_packet *packet, uint64_t base)
+/* A length on the wire that is below the captured one, or that no link carries, is damage: the captured one counts. */
+static void correct_length(um_capture_reader *reader, um_capture_packet *packet, uint64_t base)
+{
+    if (UM_LIKELY(packet->frame_bytes >= packet->captured_bytes && packet->frame_bytes <= UM_CAPTURE_RECORD_BYTES_MAX))
+        return;
+    packet->frame_bytes = packet->captured_bytes;
+    if (reader->findings.wrong_length_count++ == 0)
+        reader->findings.wrong_length_position = base + packet->position;
+}
+
+static void note_packet(um_capture_reader *reader, um_capture_packet *packet, uint64_t base)
 {
     reader->findings.packet_count++;
+    correct_length(reader, packet, base);
     reader->findings.cut_count += packet->captured_bytes < packet->frame_bytes;
     if (packet->is_timed)
         note_time(reader, &reader->interfaces[packet->interface], packet->time_ns, base + packet->position);

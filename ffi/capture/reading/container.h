@@ -57,6 +57,8 @@ typedef struct um_capture_findings {
     uint64_t unknown_link_count;
     int32_t unknown_link_type;         /* link type of the first one */
     uint64_t cut_count;                /* packets that were captured only in part */
+    uint64_t wrong_length_count;       /* packets whose length on the wire is impossible */
+    uint64_t wrong_length_position;    /* position of the first one */
     uint64_t left_out_interface_count; /* beyond UM_CAPTURE_INTERFACES_MAX: their packets have no interface */
 } um_capture_findings;
 

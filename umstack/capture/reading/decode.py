@@ -192,6 +192,12 @@ def _note_findings(notes: CaptureNotes, reader: Any, *, is_end: bool) -> None:
             f"captured{by}: {found.cut_count:,} packets have only their first bytes, which hold the headers"
         )
         notes.add(NoteKind.CUT_PACKETS, text)
+    if found.wrong_length_count:
+        text = (
+            f"{found.wrong_length_count} packets have an impossible length on the wire, the first at byte "
+            f"{found.wrong_length_position}: their captured length counts"
+        )
+        notes.add(NoteKind.WRONG_LENGTH, text, found.wrong_length_position)
     if found.left_out_interface_count:
         text = (
             f"{found.left_out_interface_count} interfaces beyond the limit of {reader.interface_count}: "

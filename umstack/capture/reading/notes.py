@@ -25,6 +25,7 @@ class NoteKind(StrEnum):
     CUT_PACKETS = "cut-packets"
     STREAM_GAPS = "stream-gaps"
     IP_FRAGMENTS = "ip-fragments"
+    WRONG_LENGTH = "wrong-length"
 
 
 _OTHER_CONTAINERS = {
@@ -60,6 +61,7 @@ class CaptureNote:
             NoteKind.CUT_PACKETS,
             NoteKind.STREAM_GAPS,
             NoteKind.IP_FRAGMENTS,
+            NoteKind.WRONG_LENGTH,
         )
 
 
