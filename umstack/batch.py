@@ -83,10 +83,13 @@ class Batch:
         ```
     """
 
-    __slots__ = ("_block", "_count", "_first", "_has_views", "_memory", "_offsets", "_summary")
+    __slots__ = ("_block", "_count", "_first", "_has_views", "_memory", "_offsets", "_sources", "_summary")
 
     def __init__(self, memory: QueueMemory, block: Any, first: int, count: int) -> None:
         self._memory = memory
+        self._sources = memory.sources.table
+        if memory.sources.is_due:
+            memory.recycle_sources()
         self._block = block if count else _EMPTY_BLOCK
         self._first = first
         self._count = count
@@ -136,6 +139,7 @@ class Batch:
     def _split(self, count: int) -> Batch:
         """Keep the first `count` rows and return the others as a batch, for internal use. No views may exist."""
         others = Batch(self._memory, self._block, self._first + count, self._count - count)
+        others._sources = self._sources
         self._count = count
         self._summary = self._offsets = None
         return others
@@ -243,7 +247,7 @@ class Batch:
             print([batch.topic_of(number) for number in batch.sources])
             ```
         """
-        return self._memory.sources.topics[number]
+        return self._sources.topics[number]
 
     def source_of(self, number: int) -> str:
         """Return the name of a source number.
@@ -263,7 +267,7 @@ class Batch:
             print([batch.source_of(number) for number in batch.sources])
             ```
         """
-        return self._memory.sources.names[number]
+        return self._sources.names[number]
 
     def views(self) -> list[memoryview]:
         """Return one view of bytes per row, without a copy.
@@ -330,7 +334,7 @@ class Batch:
         return cast("list[int]", ffi.unpack(column + self._first, self._count))
 
     def _topics_and_sources(self) -> tuple[Iterator[str], Iterator[str]]:
-        sources = self._memory.sources
+        sources = self._sources
         source = self._summarize().source
         if source >= 0:
             return repeat(sources.topics[source], self._count), repeat(sources.names[source], self._count)
@@ -455,7 +459,7 @@ class Batch:
         request.request_index = named.index
         request.requester = (_dotted(named.ip), named.port)
         request._responder = self._memory.responder
-        request._owner = self._memory.sources.owners[self._block.sources[row]]
+        request._owner = self._sources.owners[self._block.sources[row]]
         if message.flags & PROPERTIES_FLAG:
             request._properties = self._properties_of(row)
         return request
@@ -485,7 +489,7 @@ class Batch:
             print(rcv.poll(timeout=0.1).to_arrow().num_rows)
             ```
         """
-        topics, names = self._memory.sources.as_arrow()
+        topics, names = self._sources.as_arrow()
         import pyarrow as pa
 
         count = self._count

@@ -221,11 +221,13 @@ class Reader(AsyncClosing):
         end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
         while length < 0:
             if length == _RECEIVED_EVENT and lib.um_row_kind_of(self._row.flags) in _LOSS_KINDS:
-                topic = self._memory.sources.topics[self._row.source]
+                topic = self._memory.sources.table.topics[self._row.source]
                 number = self._row.sequence_number
                 _records.write(
                     ("lost", topic), logging.WARNING, "%s: message %d is lost", displayed(topic), number
                 )
+            if self._memory.sources.is_due:
+                self._memory.recycle_sources()
             left_ns = slice_ns if end_ns is None else max(0, end_ns - time.monotonic_ns())
             wait_ns = min(left_ns, slice_ns)
             length = _receive(self._memory.handle, self._scratch, self._scratch_bytes, wait_ns, self._row)

@@ -126,7 +126,7 @@ class Receiver(Reader):
         Requires resolver_cache 1, the default (OptionError). Raises Closed.
         """
         self._check_open()
-        return [name for name in self._resolver.sources_of(self.topic) if self._subscription.was_mapped(name)]
+        return [name for name in self._resolver.sources_of(self.topic) if self._subscription.is_mapped(name)]
 
     def wait_connected(self, sources: int = 1, timeout: float | None = None) -> None:
         """Wait until the receiver has found enough sources and receives them.

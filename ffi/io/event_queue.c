@@ -231,6 +231,16 @@ void um_event_queue_note_service(um_event_queue *queue, int64_t service_ns)
     counters->events_svc_mean = um_moving_mean(counters->events_svc_mean, ns, is_first);
 }
 
+uint64_t um_event_queue_appended_rows(const um_event_queue *queue)
+{
+    return atomic_load_explicit(&queue->core.appended_count, memory_order_acquire);
+}
+
+uint64_t um_event_queue_taken_rows(const um_event_queue *queue)
+{
+    return atomic_load_explicit(&queue->core.taken_count, memory_order_acquire);
+}
+
 bool um_event_queue_append_event(um_event_queue *queue, uint32_t kind, uint32_t sequence_number, uint32_t source)
 {
     um_reactor *reactor = queue->queues->reactor;

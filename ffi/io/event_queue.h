@@ -34,6 +34,10 @@ void um_event_queue_free(um_event_queue *queue);
 /* Appends an event that is not from a session; false if the queue is full or closed. Any thread but the context's. */
 bool um_event_queue_append_event(um_event_queue *queue, uint32_t kind, uint32_t sequence_number, uint32_t source);
 
+/* Return how many rows were ever appended, and taken by its reader. Any thread; not of a queue that joined another. */
+uint64_t um_event_queue_appended_rows(const um_event_queue *queue);
+uint64_t um_event_queue_taken_rows(const um_event_queue *queue);
+
 /* Makes the queue's rows one stream of hot failover numbers; before anything delivers into it. -EINVAL if the capacity
  * is not a power of two, or -ENOMEM. */
 int um_event_queue_hot_failover(um_event_queue *queue, const um_hot_failover_config *config);

@@ -16,6 +16,7 @@ enum {
     RING_RECEIVES_PER_PASS = 12, /* usually receives all datagrams of a coalescing interval */
     PREFETCHED_AHEAD = 8,
     RESUME_POINTS = 16384,
+    ENDED_MIN = 16,     /* entries of the first list of ended sources */
     HEADERS_BYTES = 64, /* all that is read of a datagram here if its payload stays in the frame */
 };
 
@@ -347,9 +348,10 @@ static int open_session(um_receiving *receiving, const um_receiver_session_confi
     return 0;
 }
 
-static void unmap_controller(um_receiver_session *session, um_delivery *delivery)
+static void unmap_controller(const um_receiving *receiving, um_receiver_session *session, um_delivery *delivery)
 {
     um_receiver_session_unmap(session, delivery);
+    receiving->on_unmapped(delivery);
     free(delivery);
 }
 
@@ -357,7 +359,7 @@ static void close_session(um_receiving *receiving, session_block *block)
 {
     um_status_reports_leave(&block->core);
     while (block->core.controllers != NULL)
-        unmap_controller(&block->core, block->core.controllers);
+        unmap_controller(receiving, &block->core, block->core.controllers);
     um_node_remove_session(&receiving->node, &block->core);
     leave_endpoint(receiving, block->group, &block->core.config.id);
     close_authentication(block);
@@ -449,7 +451,7 @@ void um_receiving_drop(um_receiving *receiving, um_receiver *receiver)
             if (d->receiver != receiver)
                 continue;
             uint32_t topic_index = d->topic_index;
-            unmap_controller(session, d);
+            unmap_controller(receiving, session, d);
             um_tcp_connection *connection = connection_of(session);
             if (connection != NULL && um_topic_table_slot(&session->topics, topic_index)->first == NULL)
                 um_tcp_connection_cancel_topic(connection, topic_index);

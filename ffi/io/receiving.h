@@ -68,6 +68,7 @@ typedef struct um_receiving {
     uint32_t pass_datagrams;               /* in this pass of the loop; coalesced datagrams are counted singly */
     um_receive_coalescing *coalescing;     /* counts datagrams received from rings */
     struct um_subscription *subscriptions; /* the list of subscription.c */
+    void (*on_unmapped)(const um_delivery *delivery); /* of subscription.c: a controller has ended */
     uint32_t next_delivery_id;
     int recoveries_fd; /* eventfd of the thread that takes off-transport recoveries; -1: none */
     um_session_id ended[UM_RECEIVING_ENDED_MAX]; /* ring of sessions that timed out */

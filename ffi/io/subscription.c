@@ -1,8 +1,28 @@
 #include <stdlib.h>
+#include <string.h>
 
 #include "io/subscription_private.h"
 #include "os/clock.h"
 #include "os/memory.h"
+
+enum { ENDED_MIN = 16 }; /* entries of the first list of ended sources */
+
+/* Lets the application use the source's number again. Without memory the number stays in use. */
+static void note_ended_source(const um_delivery *delivery)
+{
+    um_subscription *subscription = (um_subscription *)delivery->receiver; /* its first member */
+    if (subscription->ended_count == subscription->ended_capacity) {
+        uint32_t capacity = subscription->ended_capacity == 0 ? ENDED_MIN : 2 * subscription->ended_capacity;
+        um_ended_source *grown = realloc(subscription->ended, capacity * sizeof *grown);
+        if (grown == NULL)
+            return;
+        subscription->ended = grown;
+        subscription->ended_capacity = capacity;
+    }
+    bool has_rows = delivery->has_rows || delivery->is_begun;
+    uint64_t rows = um_event_queue_appended_rows(subscription->queue);
+    subscription->ended[subscription->ended_count++] = (um_ended_source){delivery->source, has_rows ? rows : 0};
+}
 
 int um_subscription_open(um_event_queue *queue, const um_receiver_config *config, um_subscription **opened)
 {
@@ -26,6 +46,7 @@ int um_subscription_open(um_event_queue *queue, const um_receiver_config *config
     if (is_open) {
         subscription->next = receiving->subscriptions;
         receiving->subscriptions = subscription;
+        receiving->on_unmapped = note_ended_source;
     }
     um_reactor_unlock(reactor);
     if (!is_open)
@@ -48,6 +69,18 @@ int um_subscription_map(um_subscription *subscription, const um_receiver_session
     um_reactor_wake_by(receiving->reactor, 0);
     um_gate_leave(&subscription->gate);
     return result;
+}
+
+uint32_t um_subscription_take_ended(um_subscription *subscription, um_ended_source *out, uint32_t max)
+{
+    um_reactor *reactor = subscription->receiving->reactor;
+    um_reactor_lock(reactor);
+    uint32_t count = subscription->ended_count < max ? subscription->ended_count : max;
+    subscription->ended_count -= count;
+    if (count > 0)
+        memcpy(out, subscription->ended + subscription->ended_count, count * sizeof *out);
+    um_reactor_unlock(reactor);
+    return count;
 }
 
 void um_subscription_set_nak_cutoff(um_subscription *subscription, bool is_cut_off)
@@ -74,5 +107,6 @@ void um_subscription_close(um_subscription *subscription)
 
 void um_subscription_free(um_subscription *subscription)
 {
+    free(subscription->ended);
     free(subscription);
 }

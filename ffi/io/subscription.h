@@ -23,6 +23,17 @@ void um_subscription_free(um_subscription *subscription);
 int um_subscription_map(um_subscription *subscription, const um_receiver_session_config *session, uint32_t topic_index,
                         uint32_t source);
 
+/* The number of a source whose controller has ended. */
+typedef struct um_ended_source {
+    uint32_t source;
+    uint64_t rows; /* rows of the queue up to its last one; 0: it has none */
+} um_ended_source;
+
+/* Takes up to `max` numbers of sources that have ended since, those of a closed subscription included. Returns how
+ * many.
+ */
+uint32_t um_subscription_take_ended(um_subscription *subscription, um_ended_source *out, uint32_t max);
+
 /* Stops or resumes NAKs of its sessions for it (UX-21; core/receiver/nak_cutoff.h). No effect if it is closed. */
 void um_subscription_set_nak_cutoff(um_subscription *subscription, bool is_cut_off);
 

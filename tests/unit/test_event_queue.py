@@ -146,7 +146,7 @@ def test_a_topic_that_is_opened_again_keeps_its_number(context: Context) -> None
                 source.send(b"x", flush=True)
                 while not messages_of(take_events(queue, 1)):
                     pass
-        assert queue._memory.sources.topics == ["again"]
+        assert queue._memory.sources.table.topics == ["again"]
 
 
 # ---- ways of reading ----

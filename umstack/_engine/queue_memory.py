@@ -69,6 +69,7 @@ class QueueMemory:
         self.handle = handle[0]
         self.freed = False
         self.sources = RowSources()
+        self.sources.recycles = not self.is_conflating
         self.is_hot_failover = False
         """True if all receivers of the queue, and of joined queues, share one stream of hot failover numbers."""
         self._joined: list[QueueMemory] = []
@@ -82,6 +83,7 @@ class QueueMemory:
         config.delivers_duplicates = options.hf_duplicate_delivery
         core.check(lib.um_event_queue_hot_failover(self.handle, config), self.name)
         self.is_hot_failover = True
+        self.sources.recycles = False
 
     def join(self, core: CoreContext, other: QueueMemory) -> None:
         """Add the messages of another queue to that stream. This queue keeps the other one alive."""
@@ -113,10 +115,16 @@ class QueueMemory:
     def report_no_source(self, topic: str, queries: int) -> None:
         """Append a NoSource event. If the queue is full, it is logged instead."""
         number = self.sources.number(topic, "")
-        if not lib.um_event_queue_append_event(self.handle, lib.UM_ROW_NO_SOURCE, queries, number):
+        is_appended = lib.um_event_queue_append_event(self.handle, lib.UM_ROW_NO_SOURCE, queries, number)
+        self.sources.retire(number, lib.um_event_queue_appended_rows(self.handle) if is_appended else 0)
+        if not is_appended:
             _records.write(
                 topic, logging.WARNING, "%s has no source after %d queries", displayed(topic), queries
             )
+
+    def recycle_sources(self) -> None:
+        """Make numbers of sources available whose rows were all read. Called by the reader of the queue."""
+        self.sources.recycle(lib.um_event_queue_taken_rows(self.handle))
 
     def close(self) -> None:
         """Accept no more rows. Memory that batches refer to stays valid."""

@@ -13,6 +13,8 @@ from umstack._engine.endpoint import Endpoint
 from umstack._engine.queue_memory import QueueMemory
 from umstack.config import ReceiverOptions
 
+_ENDED_TOGETHER = 64
+
 
 class LateMapping(NamedTuple):
     """The past messages to fetch first from a newly mapped source."""
@@ -74,9 +76,9 @@ class Subscription:
         """Map a source, given as the topic index of a session and the source's name. Returns the core's result."""
         if self.closed:
             return 0
-        number = self._queue.sources.number(self.topic, source, self)
+        number = self._number(source)
         result = int(lib.um_subscription_map(self.handle, session, topic_index, number))
-        self._note_mapped(source, result)
+        self._note_mapped(source, number, result)
         return result
 
     def map_late(
@@ -90,26 +92,43 @@ class Subscription:
         mapping.request_port.port = request_port.port
         mapping.joins_late = self.options.use_late_join
         mapping.caching_proximity = self.options.retransmit_message_caching_proximity
-        number = self._queue.sources.number(self.topic, source, self)
+        number = self._number(source)
         result = int(lib.um_subscription_map_late(self.handle, session, topic_index, number, mapping))
-        self._note_mapped(source, result)
+        self._note_mapped(source, number, result)
         if result != 0 or not mapping.is_fetched:
             return result, None
         resume_sqn = mapping.resume_sqn if mapping.is_resumed else None
         return result, LateMapping(request_port, mapping.epoch, resume_sqn)
 
-    def _note_mapped(self, source: str, result: int) -> None:
-        if result in (0, -errno.EEXIST):
-            self._mapped.add(source)
+    def _number(self, source: str) -> int:
+        """Return the number of a source that is about to be mapped; the core may count it before its call returns."""
+        self.retire_ended()
+        self._mapped.add(source)
+        return self._queue.sources.number(self.topic, source, self)
 
-    def was_mapped(self, source: str) -> bool:
-        """Return true if the source was mapped, including sources that have ended. Any thread."""
+    def _note_mapped(self, source: str, number: int, result: int) -> None:
+        """Undo _number() for a source that the core did not accept. One that was mapped before keeps its number."""
+        if result != 0:
+            self._queue.sources.retire(number)
+        if result not in (0, -errno.EEXIST):
+            self._mapped.discard(source)
+
+    def retire_ended(self) -> None:
+        """Let the numbers of sources that have ended be used again."""
+        ended = ffi.new("um_ended_source[]", _ENDED_TOGETHER)
+        while count := lib.um_subscription_take_ended(self.handle, ended, _ENDED_TOGETHER):
+            for one in ended[0:count]:
+                self._mapped.discard(self._queue.sources.retire(one.source, one.rows))
+
+    def is_mapped(self, source: str) -> bool:
+        """Return true if the source is mapped, or ended since the last was mapped. Any thread."""
         return source in self._mapped
 
     def close(self) -> None:
         """Stop receiving."""
         self.closed = True
         lib.um_subscription_close(self.handle)
+        self.retire_ended()
 
     def disown(self) -> None:
         """Leave the memory alone, in a forked child."""

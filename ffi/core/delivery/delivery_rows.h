@@ -38,6 +38,7 @@ static inline bool um_delivery_append_event(um_delivery *delivery, enum um_row_k
                   .source = delivery->source,
                   .received_ns = now_ns};
     um_queue_append(delivery->receiver->queue, &row, 0);
+    delivery->has_rows = true;
     return true;
 }
 

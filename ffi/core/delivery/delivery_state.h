@@ -126,6 +126,7 @@ typedef struct um_delivery {
     bool is_starved;           /* the queue is full; delivery continues at the next tick */
     bool is_cut_loose;         /* the messages of [next_sqn, highest_sqn] were dropped (slow_reader.h) */
     bool is_begun;             /* the beginning of the session is in the queue, or due */
+    bool has_rows;             /* an event of it is in the queue, or was */
     uint8_t announcements_due; /* bits of um_announcement */
     bool has_eos;              /* the end of the session is in the queue */
     bool is_deregistered;      /* the deletion of the source is in the queue */
