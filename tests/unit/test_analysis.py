@@ -557,6 +557,74 @@ def test_waits_for_lost_repairs_are_no_times_of_the_path() -> None:
     assert asked_for(story)["transport_lbtrm_nak_backoff_interval"]["value"] == 1
 
 
+def refused_story() -> Story:
+    """A fifth of the repairs is lost; the next NAK comes 150 to 170 ms later and is refused, the one after a second."""
+    story = Story()
+    story.stream(START, MS, 1, 4000)
+    for k, sqn in enumerate(range(10, 3000, 20)):
+        at = START + sqn * MS + 56 * MS
+        story.nak(at, ONE, sqn)
+        story.again(at + 150 * US, sqn)
+        if k % 5 == 0:
+            wait = (150 + k % 3 * 10) * MS
+            story.nak(at + wait, ONE, sqn)
+            story.ncf(at + wait + 100 * US, "IGNORED", sqn)
+            story.nak(at + wait + 1000 * MS, ONE, sqn)
+            story.again(at + wait + 1000 * MS + 150 * US, sqn)
+    return story
+
+
+def test_an_ignore_interval_that_refused_naks_is_shortened() -> None:
+    """It becomes the usual wait for the next NAK; the back-off, of which a receiver waits half, is twice that."""
+    chosen = asked_for(refused_story())
+    ignored = chosen["transport_lbtrm_ignore_interval"]
+    assert (ignored["value"], ignored["losses_helped"], ignored["receivers"]) == (160, 30, [ONE])
+    backoff = chosen["transport_lbtrm_nak_backoff_interval"]
+    assert backoff["value"] == 320
+    assert "twice the ignore interval" in backoff["reason"]
+
+
+def test_a_nak_refused_for_another_receivers_repair_is_no_reason() -> None:
+    """Two receivers lose the same number; the second NAK comes after the repair and is refused, as it should be."""
+    story = Story()
+    story.stream(START, MS, 1, 1000)
+    for sqn in range(100, 500, 20):
+        story.nak(START + sqn * MS, ONE, sqn)
+        story.again(START + sqn * MS + MS, sqn)
+        story.nak(START + sqn * MS + 2 * MS, TWO, sqn)
+        story.ncf(START + sqn * MS + 2 * MS, "IGNORED", sqn)
+    assert "transport_lbtrm_ignore_interval" not in asked_for(story)
+
+
+def test_the_window_holds_what_was_sent_and_not_a_burst_repeated() -> None:
+    """A burst of 20 ms, then silence: the window never exceeds the data of the session."""
+    story = refused_story()
+    story.stream(START + 10_000 * MS, 100 * US, 4001, 200)
+    chosen = asked_for(story)
+    # 1 + 3 * 320 + 2 * 1 ms of 174 bytes per millisecond; the burst alone is 200 datagrams.
+    assert chosen["transport_lbtrm_transmission_window_size"]["value"] == (1 + 960 + 2) * 174
+
+
+def test_the_mean_rate_is_that_of_the_data() -> None:
+    """Repairs and silence after the last datagram do not dilute the mean."""
+    story = Story()
+    story.stream(START, MS, 1, 1000)
+    story.nak(START + 500 * MS, ONE, 400)
+    story.again(START + 9000 * MS, 400)
+    limit = asked_for(story)["transport_lbtrm_retransmit_rate_limit"]
+    assert limit["value"] == pytest.approx(174_000 * 8 / 10, rel=0.001)
+
+
+def test_advice_on_the_vendors_capture_is_near_its_authors() -> None:
+    """The author recommends an ignore interval of 200 ms and a back-off of 400 ms."""
+    found = tables_of(facts_of([str(vendor_capture())]))["suggestions"]
+    for own in found.partition_by("session_id"):
+        chosen = dict(own.select("option", "value").iter_rows())
+        ignored = chosen["transport_lbtrm_ignore_interval"]
+        assert 180 <= ignored <= 240
+        assert chosen["transport_lbtrm_nak_backoff_interval"] == 2 * ignored
+
+
 def test_no_data_limit_where_it_would_not_be_reached() -> None:
     """Datagrams lost in a burst far faster than the peak of a tenth of a second: four fifths of that limit nothing."""
     story = Story()

@@ -91,7 +91,7 @@ def test_a_rate_is_the_same_in_the_table_and_in_words(tmp_path: Path) -> None:
     made = make_report([str(generate(tmp_path / "switch.pcap", 5000, traffic).path)], tmp_path / "out")
     [session] = made.summary["sessions"]
     [text] = [one.text for one in made.findings if one.topic == "traffic"]
-    assert f": {bit_rate(session['bits_per_second'] / 8)} on average" in text
+    assert f": {bit_rate(session['bits_per_second'] / 8)} of payload on average" in text
 
 
 def test_the_page_starts_with_a_summary(report: Report) -> None:

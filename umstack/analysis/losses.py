@@ -255,6 +255,29 @@ def request_ns() -> pl.Expr:
     return pl.when(pl.col("repaired_ns") >= pl.col("nak_ns")).then(pl.col("repaired_ns") - pl.col("nak_ns"))
 
 
+def refused_waits(rows: Rare) -> pl.DataFrame:
+    """Return the losses whose second or later NAK the source refused because of its ignore interval: session, receiver,
+    number, and the time since the receiver's NAK before (`wait_ns`).
+
+    A first NAK for a number that another receiver has just requested is refused by design, and is not returned.
+    """
+    key, time = [*_RECEIVER, "copy", "sqn", "point"], pl.col("time_ns")
+    waited = rows.naks.sort("time_ns").with_columns(wait_ns=time - time.shift().over(key))
+    answers = rows.ignored.select(*_COPY, "sqn", "point", "time_ns").sort("time_ns")
+    refused = answers.join_asof(
+        waited.select(*key, "time_ns", "wait_ns"),
+        on="time_ns",
+        by=[*_COPY, "sqn", "point"],
+        check_sortedness=False,
+    )
+    return (
+        refused.filter(pl.col("wait_ns").is_not_null())
+        .group_by(*_RECEIVER, "sqn")
+        .agg(pl.col("wait_ns").max())
+        .sort(*_RECEIVER, "sqn")
+    )
+
+
 def recovery_latency(lost: pl.DataFrame) -> pl.DataFrame:
     """Return one row per session and receiver: losses, how many were repaired, NAKs per loss, and times in
     nanoseconds."""

@@ -25,19 +25,27 @@ def suggestions(
     latencies: pl.DataFrame,
     rated: pl.DataFrame,
     unicast: pl.DataFrame,
+    refused: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return one row per session and option: the value to set, its unit, the reason, and the receivers it would have
     helped.
 
-    `unicast` contains the sessions of LBT-RU (`losses.unicast_sessions`), whose options have other names.
+    `unicast` contains the sessions of LBT-RU (`losses.unicast_sessions`), whose options have other names; `refused` the
+    NAKs that an ignore interval refused (`losses.refused_waits`).
     """
     known = _known(lost, incidents, latencies, rated).join(unicast, list(SESSION), "left")
+    known = known.join(_refusals(refused), list(SESSION), "left")
     some = pl.col("lost") > 0
     initial = _at_least_one(((pl.col("burst_ns") + pl.col("usual_trip_ns")) / MS).ceil())
     # Back-offs are drawn from half to one and a half times the interval; half of this value is the repair time.
-    backoff = pl.max_horizontal(initial, (2 * pl.col("repair_ns") / MS).ceil())
+    ignored = pl.when(pl.col("refused_wait_ns").is_not_null()).then(
+        _at_least_one((pl.col("refused_wait_ns") / MS).floor())
+    )
+    backoff = pl.max_horizontal(initial, (2 * pl.col("repair_ns") / MS).ceil(), 2 * ignored)
+    repeats = pl.col("repeats") > (_REPEATING - 1) * pl.col("lost")
     longest_trip = (pl.col("longest_trip_ns") / MS).ceil()
     waiting_ms = initial + _BACKOFFS * backoff + _ROUND_TRIPS * longest_trip
+    known = _with_window(known.with_columns(waiting_ms=waiting_ms), rated)
     peak, lossy = pl.col("peak_bytes_per_second"), pl.col("lossy_bytes_per_second")
     choices = [
         _choice(
@@ -53,16 +61,29 @@ def suggestions(
             "nak_backoff_interval",
             backoff,
             "ms",
-            "retransmissions took longer than receivers waited before their next NAK",
-            pl.col("repeats") > (_REPEATING - 1) * pl.col("lost"),
+            pl.when(ignored.is_null())
+            .then(pl.lit("retransmissions took longer than receivers waited before their next NAK"))
+            .otherwise(
+                pl.lit("twice the ignore interval, because a receiver waits only half of it at times")
+            ),
+            repeats | ignored.is_not_null(),
             "asked_again",
             "repeating",
         ),
         _choice(
+            "ignore_interval",
+            ignored,
+            "ms",
+            "at most half of the back-off: the source refused NAKs for retransmissions that were lost",
+            ignored.is_not_null(),
+            "refused",
+            "refusing",
+        ),
+        _choice(
             "transmission_window_size",
-            (peak * waiting_ms / 1000).ceil(),
+            pl.col("window_bytes"),
             "bytes",
-            "holds the data sent at the peak rate for as long as a receiver may send NAKs",
+            "holds the most data that was sent within the time for which a receiver may send NAKs",
             some,
             "unrepaired",
             "unrepairing",
@@ -71,7 +92,8 @@ def suggestions(
             "retransmit_rate_limit",
             (pl.col("mean_bytes_per_second") * 8 * _RETRANSMIT_SHARE).floor(),
             "bits/s",
-            "a tenth of the mean data rate: retransmissions do not crowd out data",
+            "a tenth of the mean rate, headers included, from the first datagram to the last: retransmissions do not "
+            "crowd out data",
             some,
             "lost",
             "losing",
@@ -95,7 +117,13 @@ def _at_least_one(value: pl.Expr) -> pl.Expr:
 
 
 def _choice(
-    option: str, value: pl.Expr, unit: str, reason: str, wanted: pl.Expr, helped: str, receivers: str
+    option: str,
+    value: pl.Expr,
+    unit: str,
+    reason: str | pl.Expr,
+    wanted: pl.Expr,
+    helped: str,
+    receivers: str,
 ) -> list[pl.Expr]:
     who = pl.col(receivers).fill_null(pl.lit([], pl.List(pl.String)))
     return [
@@ -105,7 +133,7 @@ def _choice(
         .alias("option"),
         value.cast(pl.Int64).alias("value"),
         pl.lit(unit).alias("unit"),
-        pl.lit(reason).alias("reason"),
+        (pl.lit(reason) if isinstance(reason, str) else reason).alias("reason"),
         pl.col(helped).fill_null(0).cast(pl.Int64).alias("losses_helped"),
         who.list.len().cast(pl.Int64).alias("receivers_helped"),
         who.alias("receivers"),
@@ -151,10 +179,34 @@ def _known(
     return whole.with_columns(pl.col(name).fill_null(0) for name in times)
 
 
+def _refusals(refused: pl.DataFrame) -> pl.DataFrame:
+    """Return by session how long receivers usually waited for a next NAK that was refused, and which losses it was."""
+    return refused.group_by(list(SESSION)).agg(
+        refused_wait_ns=pl.col("wait_ns").quantile(0.5, "equiprobable"),
+        refused=pl.len().cast(pl.Int64),
+        refusing=_receivers(),
+    )
+
+
+def _with_window(known: pl.DataFrame, rated: pl.DataFrame) -> pl.DataFrame:
+    """Add the most bytes that each session sent within its `waiting_ms`."""
+    most = []
+    sent = at_one_point(rated).sort("start_ns")
+    for session in known.select(*SESSION, "waiting_ms").filter(pl.col("waiting_ms") > 0).to_dicts():
+        own = sent.filter(pl.all_horizontal(pl.col(name) == session[name] for name in SESSION))
+        data = pl.col("bytes") - pl.col("retransmitted_bytes")
+        within = data.rolling_sum_by("start_ns", f"{round(session['waiting_ms'] * MS)}i")
+        most.append({**session, "window_bytes": own.select(within.max()).item()})
+    schema = {name: known.schema[name] for name in SESSION} | {"window_bytes": pl.Int64}
+    return known.join(pl.DataFrame(most, schema), list(SESSION), "left")
+
+
 def _volumes(rated: pl.DataFrame) -> pl.DataFrame:
     start, data = pl.col("start_ns"), pl.col("bytes") - pl.col("retransmitted_bytes")
+    # Retransmissions continue after the last datagram: their time is not that of the data.
     windows = (
         at_one_point(rated)
+        .filter(data > 0)
         .group_by(*SESSION, (start // _PEAK_NS).alias("window"))
         .agg(bytes=data.sum(), first_ns=start.min(), last_ns=start.max())
     )

@@ -63,7 +63,9 @@ def tables_of_part(facts: Facts, mtu: int = 1500) -> Tables:
     made["client_totals"] = clients.totals(made["clients"])
     made["lost_repairs"] = losses.lost_repairs(rare, facts, made["latency"])
     unicast = losses.unicast_sessions(facts)
-    made["suggestions"] = suggestions(lost, made["incidents"], made["recovery_latency"], rates, unicast)
+    made["suggestions"] = suggestions(
+        lost, made["incidents"], made["recovery_latency"], rates, unicast, losses.refused_waits(rare)
+    )
     return {name: _in_order(numbering.without_lives(table)) for name, table in made.items()}
 
 

@@ -88,7 +88,7 @@ def window_tables(
         return {}
     found |= _judged_by_more(whole, rare, found[_SESSIONS], found["clients"], span)
     if judged is not None:
-        found |= _recovered(of_window, judged, span)
+        found |= _recovered(of_window, judged, losses.refused_waits(rare), span)
     found["topics"] = _named(found["topics"], names)
     before = span.low_ns - span.window_ns
     spans = found.pop(_SESSIONS)
@@ -164,7 +164,9 @@ def _judged_by_more(
     }
 
 
-def _recovered(of_window: Mapping[int, Facts], judged: Losses, span: Span) -> dict[str, pl.DataFrame]:
+def _recovered(
+    of_window: Mapping[int, Facts], judged: Losses, refused: pl.DataFrame, span: Span
+) -> dict[str, pl.DataFrame]:
     """Recovery latencies and suggestions, window by window."""
     waits, helping = [], []
     lost = judged.lost.with_columns(windowed("lost_ns", span.window_ns))
@@ -174,7 +176,9 @@ def _recovered(of_window: Mapping[int, Facts], judged: Losses, span: Span) -> di
         waited = losses.recovery_latency(own)
         facts = of_window.get(at, Facts())
         unicast = losses.unicast_sessions(facts)
-        helps = suggestions(own, happened.filter(pl.col(WINDOW) == at), waited, once.rates(facts), unicast)
+        of_own = refused.join(own, [*SESSION, "receiver", "sqn"], "semi")
+        incidents = happened.filter(pl.col(WINDOW) == at)
+        helps = suggestions(own, incidents, waited, once.rates(facts), unicast, of_own)
         waits.append(waited.with_columns(pl.lit(at, pl.Int64).alias(WINDOW)))
         helping.append(helps.with_columns(pl.lit(at, pl.Int64).alias(WINDOW)))
     return {"recovery_latency": pl.concat(waits), "suggestions": pl.concat(helping)} if waits else {}

@@ -119,7 +119,7 @@ def _traffic(summary: Summary) -> Iterator[Finding]:
         span = sum(run.end_ns - run.start_ns for run in summary.runs)
         parts = f" of {count(len(summary.runs))} runs together"
     sent = sum(row["data_bytes"] for row in rows)
-    rate = f": {bit_rate(sent / (span / 1e9))} on average" if span >= _RATED_NS else ""
+    rate = f": {bit_rate(sent / (span / 1e9))} of payload on average" if span >= _RATED_NS else ""
     streamed = [row for row in rows if row["transport"] == LBTTCP]
     what = [f"{count(_sent(summary))} datagrams"] if len(streamed) < len(rows) else []
     if streamed:
@@ -481,7 +481,19 @@ def _latency(summary: Summary) -> Iterator[Finding]:
 
 
 def _suggestions(summary: Summary) -> Iterator[Finding]:
-    for row in summary["suggestions"][:5]:
+    shown = summary["suggestions"][:5]
+    # A back-off without the ignore interval that goes with it would be bad advice.
+    sessions = [
+        (row["publisher"], row["session_id"])
+        for row in shown
+        if row["option"].endswith("_nak_backoff_interval")
+    ]
+    pairs = [
+        row
+        for row in summary["suggestions"][5:]
+        if row["option"].endswith("_ignore_interval") and (row["publisher"], row["session_id"]) in sessions
+    ]
+    for row in [*shown, *pairs]:
         yield Finding("suggestion", Severity.NOTE, suggestion(row))
 
 
