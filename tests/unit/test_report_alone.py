@@ -209,7 +209,7 @@ def test_lost_retransmissions_are_reported(tmp_path: Path) -> None:
     near, far = Story("near"), Story("far")
     for story, late_ns in ((near, 0), (far, 1000)):
         story.stream(START_NS + late_ns, MS, 1, 100)
-        story.nak(START_NS + 20 * MS + late_ns, RECEIVER, 5, 6)
+        story.nak(START_NS + 20 * MS - late_ns, RECEIVER, 5, 6)
         story.again(START_NS + 21 * MS + late_ns, 5)
     near.again(START_NS + 22 * MS, 6)
     tables = tables_of(facts_of_packets([near.batch(), far.batch()]))

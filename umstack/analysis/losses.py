@@ -432,16 +432,16 @@ def windowed(time: str, window_ns: int) -> list[pl.Expr]:
 _PAIR = (*SESSION, "from_point", "to_point")
 
 
-def lost_repairs(rows: Rare, facts: Facts, ways: pl.DataFrame, window_ns: int = 0) -> pl.DataFrame:
+def lost_repairs(rows: Rare, counts: pl.DataFrame, ways: pl.DataFrame, window_ns: int = 0) -> pl.DataFrame:
     """Return one row per session and pair of points: retransmissions past the first and those `lost` before the second.
 
-    `ways` contains the pairs in the direction of the datagrams (from `traffic.latency`). A retransmission counts only
-    if it passed the first point while the second was capturing the session. With `window_ns`, return one row per
-    window (`window`).
+    `counts` are those of the facts, on the clock of `rows`. `ways` contains the pairs in the direction of the datagrams
+    (from `traffic.latency`). A retransmission counts only if it passed the first point while the second was capturing
+    the session. With `window_ns`, return one row per window (`window`).
     """
     point = ["point", *_COPY]
     is_unicast = pl.col("transport") == LBTRU
-    own = facts.counts.with_columns(copy=pl.when(is_unicast).then("receiver").otherwise(pl.lit("")))
+    own = counts.with_columns(copy=pl.when(is_unicast).then("receiver").otherwise(pl.lit("")))
     spans = own.group_by(point).agg(pl.col("first_ns").min(), pl.col("last_ns").max())
     again = rows.repairs.filter(pl.col("sqn").is_not_null())
     pairs = ways.select(_PAIR).unique()

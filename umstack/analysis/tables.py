@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import polars as pl
 
-from umstack.analysis import clients, losses, numbering, once, recoveries, traffic
+from umstack.analysis import clients, clocks, losses, numbering, once, recoveries, traffic
 from umstack.analysis.stalls import stalls
 from umstack.analysis.suggestions import suggestions
 from umstack.facts.facts import Facts
@@ -30,7 +30,8 @@ def tables_of(facts: Facts, mtu: int = 1500) -> Tables:
 def tables_of_part(facts: Facts, mtu: int = 1500) -> Tables:
     """Return the tables of some of the sessions, for `together`: points have their whole names."""
     numbered = numbering.Numbered.of(facts)
-    everything, rare = numbered.everything, losses.rare(facts, numbered.known)
+    captured = losses.rare(facts, numbered.known)
+    everything, rare, compared = clocks.on_one_clock(numbered.everything, captured)
     covered = numbering.coverage(everything)
     found = traffic.sessions(facts, covered)
     lost = losses.losses(rare, everything)
@@ -40,7 +41,7 @@ def tables_of_part(facts: Facts, mtu: int = 1500) -> Tables:
         "sessions": found,
         "losses": lost,
         "repairs": losses.repairs(rare),
-        "stalls": stalls(facts, rare),
+        "stalls": stalls(facts, captured),
         "recoveries": recoveries.recoveries(facts),
         "coverage": covered,
         "nak_storms": losses.nak_storms(rare),
@@ -58,10 +59,12 @@ def tables_of_part(facts: Facts, mtu: int = 1500) -> Tables:
         "duplicates": traffic.duplicates(covered),
         "datagram_fill": traffic.datagram_fill(sizes, mtu),
         "fill_histogram": traffic.fill_histogram(sizes, mtu),
-        "latency": traffic.latency(everything),
+        "latency": traffic.latency(everything, compared),
     }
     made["client_totals"] = clients.totals(made["clients"])
-    made["lost_repairs"] = losses.lost_repairs(rare, facts, made["latency"])
+    made["lost_repairs"] = losses.lost_repairs(
+        rare, clocks.shifted(facts.counts, compared, ("first_ns", "last_ns")), made["latency"]
+    )
     unicast = losses.unicast_sessions(facts)
     made["suggestions"] = suggestions(
         lost, made["incidents"], made["recovery_latency"], rates, unicast, losses.refused_waits(rare)

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from umstack.analysis import once
+from umstack.analysis.clocks import Clocks
 from umstack.analysis.losses import WINDOW, percentiles, windowed
 from umstack.analysis.numbering import Seen, Session
 from umstack.analysis.restarts import restarts
@@ -212,6 +213,10 @@ _LATENCY = {
     "receiver": pl.String,
     **dict.fromkeys(("datagrams", "negative", "latency_min"), pl.Int64),
     **dict.fromkeys((f"latency_{one}" for one in ("p50", "p90", "p99", "p999", "max")), pl.Int64),
+    "offset_ns": pl.Int64,
+    "uncertainty_ns": pl.Int64,
+    "drift": pl.Float64,
+    "is_corrected": pl.Boolean,
 }
 
 
@@ -226,12 +231,32 @@ def _pairs(everything: list[Seen]) -> Iterator[tuple[Seen, Seen]]:
                 yield here, there
 
 
-def latency(everything: list[Seen], window_ns: int = 0) -> pl.DataFrame:
+def _compared(clocks: Clocks, here: Seen, there: Seen) -> list[pl.Expr]:
+    """Return how far the clock of `there` is ahead of that of `here`; the columns are null if nothing is known."""
+    mine, theirs = clocks.get((here.session, here.point)), clocks.get((there.session, there.point))
+    references = {clock.reference for clock in (mine, theirs) if clock is not None}
+    known = [clock is not None or one.point in references for clock, one in ((mine, here), (theirs, there))]
+    both = [clock for clock in (mine, theirs) if clock is not None]
+    values: tuple[int | None, int | None, float | None, bool | None] = (None, None, None, None)
+    if all(known):
+        signs = [-1 if clock is mine else 1 for clock in both]
+        values = (
+            round(sum(sign * clock.offset_ns for sign, clock in zip(signs, both, strict=True))),
+            round(sum(clock.uncertainty_ns for clock in both)),
+            sum(sign * clock.drift for sign, clock in zip(signs, both, strict=True)),
+            any(clock.is_corrected for clock in both),
+        )
+    names = ("offset_ns", "uncertainty_ns", "drift", "is_corrected")
+    return [pl.lit(value, _LATENCY[name]).alias(name) for name, value in zip(names, values, strict=True)]
+
+
+def latency(everything: list[Seen], clocks: Clocks, window_ns: int = 0) -> pl.DataFrame:
     """Return one row per session, pair of points and (LBT-RU) receiver: datagrams seen at both points, and the time
     between them in nanoseconds.
 
-    A pair is listed in the direction in which most times are positive. With `window_ns` one row per window of that
-    length (`window`) in which datagrams were seen at the first point.
+    A pair is listed in the direction in which most times are positive. `offset_ns` is how far the clock of the second
+    point is ahead (`umstack.analysis.clocks`), which is subtracted if `is_corrected`. With `window_ns` one row per
+    window of that length (`window`) in which datagrams were seen at the first point.
     """
     by = windowed("from_ns", window_ns)
     empty = pl.DataFrame(schema=_LATENCY)
@@ -253,6 +278,7 @@ def latency(everything: list[Seen], window_ns: int = 0) -> pl.DataFrame:
             pl.lit(here.point).alias("from_point"),
             pl.lit(there.point).alias("to_point"),
             pl.lit(here.receiver or None, pl.String).alias("receiver"),
+            *_compared(clocks, here, there),
         ]
         spread = [
             pl.len().cast(pl.Int64).alias("datagrams"),

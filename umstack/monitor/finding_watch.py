@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from umstack.analysis.clocks import Clocks, on_one_clock
 from umstack.analysis.losses import STORM_NS, Rare, Thresholds, incidents, losses, nak_storms, rare
 from umstack.analysis.numbering import Numbered, without_lives
 from umstack.facts.facts import Facts
@@ -189,7 +190,8 @@ class FindingWatch:
         if not kept:
             return {}
         whole = Numbered.of(Facts.merged(kept.values()))
-        rows = rare(whole.facts, whole.known)
+        everything, rows, clocks = on_one_clock(whole.everything, rare(whole.facts, whole.known))
+        whole = replace(whole, everything=everything)
         sessions = _sessions(whole)
         for key, row in sessions.items():
             state.began[key] = min(state.began.get(key, row.first_ns), row.first_ns)
@@ -199,7 +201,7 @@ class FindingWatch:
         lost = losses(rows, whole.everything) if len(rows.naks) or len(rows.repairs) else None
         if lost is not None:
             reported[INCIDENTS] = self._incidents(whole, lost, sessions, state, watermark_ns)
-        reported |= self._windows(kept, whole, rows, lost, sessions, state, watermark_ns)
+        reported |= self._windows(kept, whole, rows, clocks, lost, sessions, state, watermark_ns)
         # A re-NAK for a loss that was reported long ago can still be part of a storm.
         reported[STORMS] = self._storms(rows, state, watermark_ns)
         return {kind: table for kind, table in reported.items() if table is not None}
@@ -290,6 +292,7 @@ class FindingWatch:
         kept: Kept,
         whole: Numbered,
         rows: Rare,
+        clocks: Clocks,
         lost: pl.DataFrame | None,
         sessions: dict[SessionKey, _Session],
         state: _State,
@@ -307,7 +310,8 @@ class FindingWatch:
             judged = self._judged(whole, lost.filter(span.holds("lost_ns")), sessions, state)
         state.windows_ns = span.high_ns
         names = self._names(whole.facts)
-        return window_tables(kept, whole, rows, judged, span, self.mtu, names, self._endpoints(whole.facts))
+        endpoints = self._endpoints(whole.facts)
+        return window_tables(kept, whole, rows, clocks, judged, span, self.mtu, names, endpoints)
 
     def _names(self, facts: Facts) -> TopicNames:
         """Topic names from the stored facts and from earlier advertisements; valid as long as their source."""

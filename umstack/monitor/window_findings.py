@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from umstack.analysis import clients, losses, numbering, once, recoveries, traffic
+from umstack.analysis.clocks import Clocks, shifted
 from umstack.analysis.losses import WINDOW, Rare, windowed
 from umstack.analysis.numbering import Numbered
 from umstack.analysis.suggestions import suggestions
@@ -70,8 +71,8 @@ class Losses:
 
 
 def window_tables(
-    kept: Mapping[int, Facts], whole: Numbered, rare: Rare, judged: Losses | None, span: Span, mtu: int,
-    names: TopicNames, endpoints: pl.DataFrame,
+    kept: Mapping[int, Facts], whole: Numbered, rare: Rare, clocks: Clocks, judged: Losses | None, span: Span,
+    mtu: int, names: TopicNames, endpoints: pl.DataFrame,
 ) -> dict[str, pa.Table]:  # fmt: skip
     """Return the nonempty tables of these windows, and their findings.
 
@@ -86,7 +87,7 @@ def window_tables(
     found = {name: pl.concat(tables) for name, tables in parts.items()}
     if not found:
         return {}
-    found |= _judged_by_more(whole, rare, found[_SESSIONS], found["clients"], span)
+    found |= _judged_by_more(whole, rare, clocks, found[_SESSIONS], found["clients"], span)
     if judged is not None:
         found |= _recovered(of_window, judged, losses.refused_waits(rare), span)
     found["topics"] = _named(found["topics"], names)
@@ -135,7 +136,12 @@ def _no_coverage() -> pl.DataFrame:
 
 
 def _judged_by_more(
-    whole: Numbered, rare: Rare, sessions: pl.DataFrame, known_clients: pl.DataFrame, span: Span
+    whole: Numbered,
+    rare: Rare,
+    clocks: Clocks,
+    sessions: pl.DataFrame,
+    known_clients: pl.DataFrame,
+    span: Span,
 ) -> dict[str, pl.DataFrame]:
     """Return the tables that depend on other windows, too; each row belongs to the window in which it was seen."""
     window_ns, everything = span.window_ns, whole.everything
@@ -149,14 +155,15 @@ def _judged_by_more(
     missed = numbering.gaps(everything, whole.facts.runs).filter(span.holds("after_ns"))
     of_topic = pl.col("topic_index").is_not_null()
     of_clients = clients.missing_at_best(missed.filter(of_topic), windowed("after_ns", window_ns))
-    ways = traffic.latency(everything) if len(rare.repairs) else traffic.latency([])
+    ways = traffic.latency(everything if len(rare.repairs) else [], clocks)
+    counts = shifted(whole.facts.counts, clocks, ("first_ns", "last_ns"))
     named_clients = clients.with_missing(known_clients, of_clients, [WINDOW])
     return {
         "clients": named_clients,
         "client_totals": clients.totals(named_clients, (WINDOW,)),
         "repairs": losses.repairs(rare, window_ns).filter(span.holds(WINDOW)),
-        "latency": traffic.latency(everything, window_ns).filter(span.holds(WINDOW)),
-        "lost_repairs": losses.lost_repairs(rare, whole.facts, ways, window_ns).filter(span.holds(WINDOW)),
+        "latency": traffic.latency(everything, clocks, window_ns).filter(span.holds(WINDOW)),
+        "lost_repairs": losses.lost_repairs(rare, counts, ways, window_ns).filter(span.holds(WINDOW)),
         "duplicates": twice.select(*_KEY, WINDOW, "datagrams", "distinct", "copies"),
         "gaps": missed.group_by(*_KEY, "receiver", "topic_index", *windowed("after_ns", window_ns)).agg(
             gaps=pl.len().cast(pl.Int64), missing=missing.sum(), longest=missing.max()

@@ -473,6 +473,16 @@ def _latency(summary: Summary) -> Iterator[Finding]:
             f"From {row['from_point']} to {row['to_point']} a datagram took {duration(row['latency_p50'])} (median), "
             f"{duration(row['latency_p99'])} (99th percentile)."
         )
+        if row["is_corrected"]:
+            ahead = "ahead of" if row["offset_ns"] >= 0 else "behind"
+            text += (
+                f" The clock of {row['to_point']} is {duration(abs(row['offset_ns']))} {ahead} that of "
+                f"{row['from_point']}, within {duration(row['uncertainty_ns'])}"
+            )
+            text += f", and drifts by {row['drift'] * 1e6:.0f} ppm" if row["drift"] else ""
+            text += ": all times are corrected."
+        elif row["offset_ns"] is None:
+            text += " No NAK was seen at both points, so a difference of their clocks is part of these times."
         if row["negative"]:
             text += (
                 f" {count(row['negative'])} latencies are negative: the clocks of the two points disagree."

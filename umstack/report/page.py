@@ -249,7 +249,7 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
     (
         "Latency between capture points",
         "latency",
-        "Time of the same datagram from one point to another; its error is the difference between the two clocks.",
+        "Time of the same datagram from one point to another; clocks are compared by the NAKs that pass both.",
         (
             _SESSION,
             _text("from", "from_point"),
@@ -259,6 +259,8 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
             _number("p99", "latency_p99", duration),
             _number("longest", "latency_max", duration),
             _number("negative", "negative"),
+            _number("clock ahead", "offset_ns", duration),
+            _number("within", "uncertainty_ns", duration),
         ),
     ),
     (

@@ -1,0 +1,182 @@
+"""The clocks of capture points compared, so that all times of a session are of one clock.
+
+Datagrams pass two points in one direction, NAKs in the other, and both reach their second point later than their first.
+If a single offset of the clocks makes this true of all of them, it lies between two bounds: their middle is the
+estimate, and half of their distance its uncertainty. If no single offset does, the clocks drift apart, and the estimate
+is a line through the offsets of short periods. A clock is corrected only if its times contradict the order of events:
+with an offset of 0 something would arrive before it was sent.
+
+Without NAKs seen at both points nothing is known about the offset, and nothing is corrected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+
+from umstack.analysis.losses import Rare
+from umstack.analysis.numbering import Numbers, Seen, Session
+
+_PERIODS = 32
+"""Number of periods in which the offset is estimated separately if the clocks drift."""
+_PERIODS_MIN = 3
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How far the clock of a point is ahead of that of the reference point, by NAKs and datagrams seen at both."""
+
+    session: Session
+    point: str
+    reference: str
+    offset_ns: float
+    """At `at_ns`."""
+    uncertainty_ns: float
+    drift: float
+    """Nanoseconds that it gains per nanosecond."""
+    at_ns: int
+    naks: int
+    is_corrected: bool
+    """False if the offset may be 0: the times are used as captured."""
+
+    def corrected(self, times_ns: Numbers) -> Numbers:
+        """Return times of this clock as times of the reference point's."""
+        ahead = self.offset_ns + self.drift * (times_ns - self.at_ns)
+        return times_ns - np.rint(ahead).astype(np.int64)
+
+
+Clocks = dict[tuple[Session, str], Clock]
+"""By session and point."""
+
+
+def on_one_clock(everything: list[Seen], rows: Rare) -> tuple[list[Seen], Rare, Clocks]:
+    """Return the datagrams and rare packets with corrected times, and the clocks that could be compared."""
+    clocks = {(clock.session, clock.point): clock for clock in _clocks(everything, rows)}
+    wrong = {key: clock for key, clock in clocks.items() if clock.is_corrected}
+    if not wrong:
+        return everything, rows, clocks
+    seen = [
+        replace(one, times_ns=wrong[one.session, one.point].corrected(one.times_ns))
+        if (one.session, one.point) in wrong
+        else one
+        for one in everything
+    ]
+    parts = ("naks", "ignored", "repairs", "refusals")
+    return seen, Rare(*(shifted(getattr(rows, part), clocks) for part in parts)), clocks
+
+
+def shifted(rows: pl.DataFrame, clocks: Clocks, columns: tuple[str, ...] = ("time_ns",)) -> pl.DataFrame:
+    """Return rows (`point`, session, times in nanoseconds) with the times of wrong clocks corrected."""
+    for ((publisher, session_id), point), clock in clocks.items():
+        if not clock.is_corrected:
+            continue
+        of_it = (pl.col("point") == point) & (pl.col("publisher") == publisher)
+        since = (pl.col(columns) - clock.at_ns).cast(pl.Float64)
+        corrected = pl.col(columns) - (clock.offset_ns + clock.drift * since).round().cast(pl.Int64)
+        rows = rows.with_columns(
+            pl.when(of_it & (pl.col("session_id") == session_id)).then(corrected).otherwise(pl.col(columns))
+        )
+    return rows
+
+
+def _clocks(everything: list[Seen], rows: Rare) -> Iterator[Clock]:
+    sessions: dict[Session, dict[str, list[Seen]]] = {}
+    for one in everything:
+        if len(one):
+            sessions.setdefault(one.session, {}).setdefault(one.point, []).append(one)
+    for session, points in sessions.items():
+        naks = rows.naks.filter(publisher=session[0], session_id=session[1])
+        reference = min(points, key=lambda point: (-sum(map(len, points[point])), point))
+        for point in sorted(points.keys() - {reference}):
+            clock = _clock(session, (reference, points[reference]), (point, points[point]), naks)
+            if clock is not None:
+                yield clock
+
+
+def _clock(
+    session: Session, reference: tuple[str, list[Seen]], other: tuple[str, list[Seen]], naks: pl.DataFrame
+) -> Clock | None:
+    down_ns, down_at = _down(reference[1], other[1])
+    up_ns, up_at = _up(naks, reference[0], other[0])
+    if not len(down_ns) or not len(up_ns):
+        return None
+    at_ns = int(down_at[0])
+    down_at, up_at = down_at - at_ns, up_at - at_ns
+    # Whichever point comes first, the offset cancels in the sum of both directions.
+    sign = 1 if _middle_sum(down_ns, down_at, up_ns, up_at) >= 0 else -1
+    down_ns, up_ns = sign * down_ns, sign * up_ns
+    drift = 0.0
+    low, high = -float(up_ns.min()), float(down_ns.min())
+    if low > high:
+        drift = _slope(down_ns, down_at, up_ns, up_at)
+        low, high = -float((up_ns + drift * up_at).min()), float((down_ns - drift * down_at).min())
+    is_corrected = drift != 0 or not low <= 0 <= high
+    middle, half = (low + high) / 2, abs(high - low) / 2
+    return Clock(
+        session, other[0], reference[0], sign * middle, half, sign * drift, at_ns, len(up_ns), is_corrected
+    )
+
+
+def _down(reference: list[Seen], other: list[Seen]) -> tuple[Numbers, Numbers]:
+    """Return the times from the reference point to the other one of all first sendings seen at both, and when."""
+    took, at = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    by_receiver = {one.receiver: one for one in other}
+    for here in reference:
+        there = by_receiver.get(here.receiver)
+        if there is None:
+            continue
+        here_sqns, here_ns = here.first_times()
+        there_sqns, there_ns = there.first_times()
+        _, mine, theirs = np.intersect1d(here_sqns, there_sqns, assume_unique=True, return_indices=True)
+        took.append(there_ns[theirs] - here_ns[mine])
+        at.append(there_ns[theirs])
+    return np.concatenate(took), np.concatenate(at)
+
+
+def _up(naks: pl.DataFrame, reference: str, other: str) -> tuple[Numbers, Numbers]:
+    """Return the times from the other point to the reference one of the NAKs that both saw all of, and when."""
+    key = ["receiver", "sqn"]
+    of_point = [
+        naks.filter(point=point).group_by(key).agg(pl.col("time_ns").sort()) for point in (reference, other)
+    ]
+    both = of_point[0].join(of_point[1], key, suffix="_other")
+    times = ["time_ns", "time_ns_other"]
+    both = both.filter(pl.col(times[0]).list.len() == pl.col(times[1]).list.len()).explode(times)
+    there_ns = both[times[1]].to_numpy()
+    return both[times[0]].to_numpy() - there_ns, there_ns
+
+
+def _periods(down_at: Numbers, up_at: Numbers) -> tuple[Numbers, Numbers]:
+    """Return the period of each time; the periods are of equal length."""
+    low, high = min(down_at.min(), up_at.min()), max(down_at.max(), up_at.max())
+    length = (high - low) // _PERIODS + 1
+    return (down_at - low) // length, (up_at - low) // length
+
+
+def _middle_sum(down_ns: Numbers, down_at: Numbers, up_ns: Numbers, up_at: Numbers) -> float:
+    """Return the usual sum of a time down and a time up within one period."""
+    down_in, up_in = _periods(down_at, up_at)
+    common = np.intersect1d(down_in, up_in)
+    if not len(common):
+        return float(np.median(down_ns) + np.median(up_ns))
+    sums = [np.median(down_ns[down_in == one]) + np.median(up_ns[up_in == one]) for one in common]
+    return float(np.median(sums))
+
+
+def _slope(down_ns: Numbers, down_at: Numbers, up_ns: Numbers, up_at: Numbers) -> float:
+    """Return the drift: the slope of the offsets of the periods that have both directions."""
+    down_in, up_in = _periods(down_at, up_at)
+    common = np.intersect1d(down_in, up_in)
+    if len(common) < _PERIODS_MIN:
+        return 0.0
+    drift = 0.0
+    for _ in range(_ROUNDS):
+        down, up = down_ns - drift * down_at, up_ns + drift * up_at
+        offsets = [(down[down_in == one].min() - up[up_in == one].min()) / 2 for one in common]
+        middles = [down_at[down_in == one].mean() for one in common]
+        drift += float(np.polyfit(middles, offsets, 1)[0])
+    return drift
