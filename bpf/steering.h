@@ -18,7 +18,8 @@ struct steering_rule_key {
 
 struct steering_rule {
     unsigned int slot;
-    unsigned int rule; /* index into the map `rule_hits` */
+    unsigned int rule;            /* index into the map `rule_hits` */
+    unsigned int frame_bytes_max; /* longer frames are passed: several datagrams that GSO or GRO joined */
 };
 
 /* Value of the per-CPU map `rule_hits`, in datagrams (fragments: in frames). */
@@ -26,6 +27,7 @@ struct steering_rule_hits {
     unsigned long long redirected;
     unsigned long long no_socket; /* the rule matched, but there is no socket at (slot, queue): passed */
     unsigned long long fragments; /* IP fragments to the rule's address: passed, because the kernel reassembles */
+    unsigned long long joined;    /* frames with joined datagrams: passed, because the kernel splits them */
 };
 
 /* Index of the per-CPU map `verdicts`. Every frame is counted under exactly one; all but the first are XDP_PASS. */
@@ -40,5 +42,6 @@ enum steering_verdict {
     STEERING_TRUNCATED,      /* shorter than its headers, or than the length in them */
     STEERING_MALFORMED,      /* an impossible version, header length or UDP length */
     STEERING_STACKED_TAGS,   /* behind a provider's VLAN tag (802.1ad, QinQ) or a second tag: no rule covers these */
-    STEERING_VERDICTS,       /* number of verdicts */
+    STEERING_JOINED,   /* a rule matched, but the frame is longer than its limit: datagrams joined by GSO or GRO */
+    STEERING_VERDICTS, /* number of verdicts */
 };

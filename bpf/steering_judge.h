@@ -8,6 +8,9 @@
  * listeners on the untagged interface. The rule names a slot; `sockets` holds the socket for that slot and the receive
  * queue of the frame. If there is no socket, the datagram is passed to the kernel.
  *
+ * Frames that are longer than the interface carries are passed: in generic mode they hold datagrams that the sender
+ * joined (GSO) or the kernel (GRO), and only the kernel knows where to split them.
+ *
  * Fragments are passed, because only the kernel reassembles. They are counted under the rule of their address, because
  * all but the first carry no port. Doubtful frames are passed too; the kernel judges them as usual.
  *
@@ -71,6 +74,7 @@ struct frame {
     void *cursor;
     void *end;
     __u64 left_bytes;
+    __u64 frame_bytes;
 };
 
 /* Steps over a header; returns 0 if the frame ends before the header does. (Returning the header or NULL would read
@@ -129,6 +133,10 @@ static __always_inline enum steering_verdict judge_udp(struct frame *frame, stru
     rule = rule_of(key, &hits);
     if (!rule)
         return STEERING_NOT_OWNED;
+    if (frame->frame_bytes > rule->frame_bytes_max) {
+        hits->joined++;
+        return STEERING_JOINED;
+    }
     if (queue < STEERING_QUEUES_MAX)
         *action = bpf_redirect_map(&sockets, rule->slot * STEERING_QUEUES_MAX + queue, XDP_PASS);
     if (*action != XDP_REDIRECT) {
@@ -236,8 +244,10 @@ static __always_inline enum steering_verdict judge(struct frame *frame, __u32 qu
 
 static __always_inline int steer(struct xdp_md *ctx, __u64 frame_bytes)
 {
-    struct frame frame = {
-        .cursor = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end, .left_bytes = frame_bytes};
+    struct frame frame = {.cursor = (void *)(long)ctx->data,
+                          .end = (void *)(long)ctx->data_end,
+                          .left_bytes = frame_bytes,
+                          .frame_bytes = frame_bytes};
     long action = XDP_PASS;
     __u32 verdict = judge(&frame, ctx->rx_queue_index, &action);
     __u64 *count = bpf_map_lookup_elem(&verdicts, &verdict);

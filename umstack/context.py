@@ -231,9 +231,8 @@ class Context(AsyncClosing):
         if reasons is None:
             return
         text = (
-            f"{interface.name} uses generic mode, which is slower and drops datagrams that were joined by UDP GSO or "
-            f"GRO; {reasons}. Also possible: `ethtool -K {interface.name} gro off`, with veth "
-            "`ethtool -K PEER tx-udp-segmentation off`, or link=native, which refuses generic mode"
+            f"{interface.name} uses generic mode, which is slower, and where datagrams joined by UDP GSO or GRO arrive "
+            f"through the kernel; {reasons}. Also possible: link=socket, or link=native, which refuses generic mode"
         )
         self._warn_of_link(text, interface, GenericModeWarning)
 

@@ -33,6 +33,9 @@ _ENTRIES_PER_RULE = 2
 _ANY_PORT = 0
 _AF_XDP = 44
 _PORT_MAX = 65535
+_FRAME_HEADERS_BYTES = 18
+"""An Ethernet header with a VLAN tag."""
+_NO_LIMIT = 2**32 - 1
 _VLAN_MAX = 4094
 
 
@@ -78,6 +81,8 @@ class RuleCounters:
     fragments: int
     """Passed IP fragments to the address. If several rules have the address, the oldest counts them all, because only
     the first fragment of a datagram contains a port."""
+    joined: int
+    """Passed frames longer than the interface carries: datagrams joined by GSO or GRO, in generic mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,7 @@ class Steering(Closing):
 
     __slots__ = (
         "_attachment",
+        "_frame_bytes_max",
         "_max_rules",
         "_max_slots",
         "_object",
@@ -147,6 +153,7 @@ class Steering(Closing):
         max_rules: int = 256,
         frame_times: FrameTimes = FrameTimes.NONE,
         device_index: int = 0,
+        frame_bytes_max: int = _NO_LIMIT,
     ) -> None:
         """Load the program without attaching it; most callers use `Steering.attach`.
 
@@ -159,6 +166,7 @@ class Steering(Closing):
             max_rules: Maximum number of rules.
             frame_times: The times to store in front of frames.
             device_index: Index of the interface, for FrameTimes.NIC.
+            frame_bytes_max: Longest redirected frame; longer ones hold joined datagrams and are passed.
 
         Raises:
             SteeringError: A maximum is below 1.
@@ -169,6 +177,7 @@ class Steering(Closing):
                 "no space for a slot or for a rule", hint="use max_slots and max_rules of at least 1"
             )
         self._max_slots, self._max_rules = max_slots, max_rules
+        self._frame_bytes_max = frame_bytes_max
         self._rules: dict[_Destination, _Rule] = {}
         self._attachment: Attachment | None = None
         self._object, self.program, self.frame_times = _load_with_times(
@@ -224,6 +233,7 @@ class Steering(Closing):
             max_rules=max_rules,
             frame_times=frame_times,
             device_index=interface.index,
+            frame_bytes_max=interface.mtu_bytes + _FRAME_HEADERS_BYTES,
         )
         try:
             steering._attachment = Attachment(steering.program, interface, mode)
@@ -498,6 +508,7 @@ class Steering(Closing):
                 redirected=sum(int(one.redirected) for one in found),
                 no_socket=sum(int(one.no_socket) for one in found),
                 fragments=sum(int(one.fragments) for one in found),
+                joined=sum(int(one.joined) for one in found),
             )
 
     def _check_slot(self, slot: int) -> None:
@@ -528,7 +539,7 @@ class Steering(Closing):
         self.map("rule_hits").clear(_number_bytes(number))
 
     def _write_rule(self, where: _Destination, rule: _Rule) -> None:
-        value = libbpf().ffi.new("struct steering_rule *", (rule.slot, rule.number))
+        value = libbpf().ffi.new("struct steering_rule *", (rule.slot, rule.number, self._frame_bytes_max))
         self.map("rules").write(bytes(libbpf().ffi.buffer(value)), rule_key(*where))
 
     def _claim_fragments(self, where: _Destination) -> None:

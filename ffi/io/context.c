@@ -91,7 +91,7 @@ int um_context_create(const um_context_config *config, um_context **created)
     if (context == NULL)
         return -ENOMEM;
     um_receiving_config receiving = {config->receive_batch, config->hold_datagrams, config->hold_messages,
-                                     config->datagram_max_bytes};
+                                     config->datagram_max_bytes, config->joins_datagrams};
     um_socket_config socket = socket_config(config);
     context->queues = (um_event_queues){.reactor = &context->reactor,
                                         .node = &context->receiving.node,

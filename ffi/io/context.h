@@ -65,7 +65,8 @@ typedef struct um_context_config {
     uint64_t random_seed;
     int32_t authentication_scope; /* um_authentication_scope */
     int64_t authentication_tolerance_ns;
-    um_rings *rings; /* the ring set for data, open as long as the context; NULL: kernel sockets */
+    um_rings *rings;      /* the ring set for data, open as long as the context; NULL: kernel sockets */
+    bool joins_datagrams; /* frames of the rings may hold several datagrams that GSO or GRO joined */
 } um_context_config;
 
 typedef struct um_context um_context;

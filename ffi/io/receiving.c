@@ -8,6 +8,7 @@
 #include "authentication/verifiers.h"
 #include "core/delivery/delivery_controller.h"
 #include "core/receiver/status_reports.h"
+#include "core/wire/lbtrm_run.h"
 #include "os/clock.h"
 #include "os/memory.h"
 
@@ -697,6 +698,8 @@ static int receive_ring_batch(um_receiving *receiving, int64_t now_ns)
         um_rx *rx = &batch[i];
         if (rx->frames != NULL)
             rx->frames->has_pinned_last = false;
+        if (UM_UNLIKELY(receiving->config.joins_datagrams))
+            rx->segment_length = um_lbtrm_run_segment(rx->data, rx->length);
         bytes += rx->length;
         um_node_on_data(&receiving->node, rx, now_ns);
     }

@@ -45,6 +45,7 @@ typedef struct um_receiving_config {
     uint32_t hold_datagrams;
     uint32_t hold_messages;
     uint32_t datagram_max_bytes;
+    bool joins_datagrams; /* frames of the rings may hold several datagrams that GSO or GRO joined */
 } um_receiving_config;
 
 typedef struct um_receiving {

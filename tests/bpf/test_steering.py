@@ -139,6 +139,7 @@ def test_the_verdicts_are_those_of_the_header() -> None:
         "truncated",
         "malformed",
         "stacked_tags",
+        "joined",
     )
 
 
@@ -241,6 +242,22 @@ def test_frames_without_a_rule_pass(bench: Bench) -> None:
         for tags in TAGS.values():
             assert bench.run(ethernet(packet, tags)) == (XDP_PASS, verdict), name
     assert bench.hits(GROUP) == bench.hits(GROUP6) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=[name for _, name in PROGRAMS])
+def test_joined_datagrams_pass(program: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame that matches a rule but is longer than the interface carries holds datagrams that GSO or GRO joined."""
+    monkeypatch.setitem(steering_module._PROGRAMS, FrameTimes.NONE, program)
+    longest = len(ethernet(ipv4()))
+    with ExitStack() as sockets, Steering(max_slots=2, max_rules=2, frame_bytes_max=longest) as steering:
+        steering.add_rule(GROUP, PORT, 1)
+        bench = Bench(steering, sockets, is_timed="timed" in program[1])
+        bench.socket_at(1)
+        assert bench.run(ethernet(ipv4())) == (XDP_REDIRECT, "redirected")
+        assert bench.run(ethernet(ipv4(udp(payload=PAYLOAD + b"x")))) == (XDP_PASS, "joined")
+        assert bench.run(ethernet(ipv4(udp(PORT + 1, bytes(1200))))) == (XDP_PASS, "not_owned")
+        [rule] = steering.counters().rules
+        assert (rule.redirected, rule.joined) == (1, 1)
 
 
 @pytest.mark.parametrize("tags", STACKED_TAGS.values(), ids=STACKED_TAGS)
@@ -449,9 +466,9 @@ def test_rules_can_be_removed_and_added(bench: Bench) -> None:
 
 
 def test_the_map_has_the_layout_of_the_header(bench: Bench) -> None:
-    """Steering: the key is address, port and VLAN, as bpftool shows it."""
+    """Steering: the key is address, port and VLAN, the value slot, number and longest frame, as bpftool shows it."""
     key = bytes(10) + b"\xff\xff" + socket.inet_aton(GROUP) + PORT.to_bytes(2, "big") + bytes(2)
-    assert bench.steering.map("rules").read(key) == (1).to_bytes(4, sys.byteorder) + bytes(4)
+    assert bench.steering.map("rules").read(key) == (1).to_bytes(4, sys.byteorder) + bytes(4) + b"\xff" * 4
     assert rule_key(bench.steering.counters().rules[0].address, PORT) == key
     assert bench.steering.map("sockets").max_entries == 4 * queues_max()
 

@@ -163,6 +163,29 @@ def test_generic_mode_is_a_step_of_its_own(shared_lab: Lab) -> None:
         assert [one.mode for one in host.call(lambda: xdp.occupants("eth0"))] == ["generic"]
 
 
+@pytest.mark.parametrize("datagram_bytes", [500, 1472])
+def test_generic_mode_drops_no_joined_datagrams(make_lab: MakeLab, datagram_bytes: int) -> None:
+    """Item 13 of issue 41: runs that the sender's kernel did not split (GSO) reach a receiver in generic mode as one
+    frame. Long ones go through the kernel, and the receiver splits those that fit an ordinary frame."""
+    first, second = make_lab(hosts=2, segmentation="offload").hosts
+    sizes = {"transport_lbtrm_datagram_max_size": datagram_bytes}
+    with (
+        members(first, **sizes) as (publisher,),
+        members(second, link="generic") as (subscriber,),
+        subscriber.receiver("joined") as receiver,
+        publisher.source("joined") as source,
+    ):
+        source.wait_connected(timeout=10)
+        for count in (2, 3, 5, 1000):
+            messages = numbered(count, datagram_bytes - 100)
+            source.send_many(messages, flush=True)
+            assert [message.data for message in collect(receiver, count, 20)] == messages
+        assert publisher.link("gso_sends") > 0
+        assert subscriber.link("ring_kernel_path") > 0
+        [transport] = subscriber.context.stats()["receiver_transports"]
+        assert not [name for name, count in transport.items() if name.startswith("dgrams_dropped") and count]
+
+
 # ---- the wire ----
 
 

@@ -163,7 +163,7 @@ def test_a_context_warns_of_a_step_down_to_generic_mode(
         Context("lo", config=config).close()
     monkeypatch.setattr(DataLink, "step_down", lambda _link: "native: no (do this)")
     with pytest.warns(
-        GenericModeWarning, match=r"lo uses generic mode.*native: no \(do this\).*gro off"
+        GenericModeWarning, match=r"lo uses generic mode.*native: no \(do this\).*link=socket"
     ) as caught:
         Context("lo", config=config).close()
     assert caught[0].filename == __file__

@@ -14,6 +14,7 @@ from umstack._engine.link import DataLink
 from umstack.config import ContextOptions
 from umstack.errors import Closed, Forked, error_from_result
 from umstack.sizing import datagram_size, memory_size
+from umstack_xdp.modes import Mode
 
 _REORDERED_MESSAGES_MAX = 262144
 _COALESCE_NS = 300_000
@@ -137,6 +138,7 @@ class CoreContext:
         config.authentication_scope = _SCOPES[options.authentication_scope]
         config.authentication_tolerance_ns = options.authentication_time_tolerance_ns
         config.rings = ffi.cast("um_rings *", self._link.rings_address)
+        config.joins_datagrams = self._link.mode is Mode.GENERIC
         created = ffi.new("um_context **")
         result = lib.um_context_create(config, created)
         handle = created[0]

@@ -538,7 +538,7 @@ typedef struct um_link_counters {
     uint64_t ring_sent_in_place;
     /* counter, datagrams: Received datagrams whose payload stayed pinned in its ring frame until the application had read it. */
     uint64_t ring_kept;
-    /* counter, datagrams: Datagrams of steered groups that the kernel delivered instead of a ring: IP fragments, and datagrams of another queue. */
+    /* counter, datagrams: Datagrams of steered groups that the kernel delivered instead of a ring: IP fragments, datagrams joined by GSO or GRO in generic mode, and those of another queue. */
     uint64_t ring_kernel_path;
     /* counter, datagrams: Datagrams from a ring without the steering program's timestamp; the loop's clock supplies their arrival time. */
     uint64_t ring_times_missing;

@@ -1,4 +1,4 @@
-/* Runs of LBT-RM datagrams that a kernel has joined (UDP GRO) without recording their lengths. */
+/* Runs of LBT-RM datagrams that a kernel has joined (UDP GSO, UDP GRO) without recording their lengths. */
 #ifndef UM_CORE_LBTRM_RUN_H
 #define UM_CORE_LBTRM_RUN_H
 
