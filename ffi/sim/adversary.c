@@ -23,7 +23,8 @@ bool um_sim_adversary_init(um_sim_adversary *adversary, um_sim_world *world, enu
                            uint64_t seed)
 {
     static const uint32_t BURSTS[] = {1, 2, 8, 80};
-    *adversary = (um_sim_adversary){.world = world, .random = {seed ^ 0x616476657273u}};
+    *adversary = (um_sim_adversary){
+        .world = world, .random = {seed ^ 0x616476657273u}, .report_random = {seed ^ 0x7265706f7274u}};
     adversary->overheard_bytes = um_sim_take(world, (size_t)UM_SIM_OVERHEARD_MAX * UM_SIM_DATAGRAM_BYTES);
     for (uint32_t attack = 0; attack < UM_SIM_ATTACK_DATA; attack++)
         adversary->attacks |= (uint32_t)percent(adversary, 60) << attack;
@@ -170,9 +171,21 @@ static uint32_t draw_list(um_sim_adversary *adversary, const um_sim_session *ses
 
 /* ---- attacks ---- */
 
+/* Draws a report of retransmissions among the newest datagrams. Returns its length. */
+static uint32_t forge_repair_report(um_sim_adversary *adversary, const um_sim_session *session, uint8_t *out)
+{
+    um_random *random = &adversary->report_random;
+    um_repair_report report = {.count = 1 + (uint32_t)um_random_below(random, UM_REPAIR_REPORT_ENTRIES_MAX)};
+    for (uint32_t i = 0; i < report.count; i++)
+        report.entries[i] =
+            (um_repair_report_entry){session->core.next_sqn - (uint32_t)um_random_below(random, 100),
+                                     (int64_t)um_random_below(random, 2) * (int64_t)um_random_below(random, 1000) * US};
+    return um_repair_report_encode(out, &report);
+}
+
 static void forge_sm(um_sim_adversary *adversary, const um_sim_session *session)
 {
-    uint8_t out[UM_FRAMING_SM_BYTES_MAX + UM_COOKIE_LBMC_BYTES];
+    uint8_t out[UM_FRAMING_SM_BYTES_MAX + UM_REPAIR_REPORT_BYTES_MAX];
     const um_source_session_config *config = &session->core.config;
     uint32_t lead = draw_sqn(adversary, session);
     uint32_t trail = percent(adversary, 50) ? lead : draw_sqn(adversary, session);
@@ -180,6 +193,8 @@ static void forge_sm(um_sim_adversary *adversary, const um_sim_session *session)
                                           below(adversary, 1000), lead, trail);
     if (config->transport == UM_TRANSPORT_LBTRM && percent(adversary, 20))
         length += um_cookie_write(out + length, um_random_next(&adversary->random));
+    else if (um_random_below(&adversary->report_random, 2) == 0)
+        length += forge_repair_report(adversary, session, out + length);
     send_to_receivers(adversary, session, source_address(session), out, length);
 }
 

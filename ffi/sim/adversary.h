@@ -55,8 +55,9 @@ typedef struct um_sim_overheard {
 typedef struct um_sim_adversary {
     um_sim_world *world;
     um_random random;
-    uint32_t attacks; /* bits of enum um_sim_attack */
-    int64_t gap_ns;   /* mean time between bursts */
+    um_random report_random; /* of forged repair reports, so that other draws stay as they were */
+    uint32_t attacks;        /* bits of enum um_sim_attack */
+    int64_t gap_ns;          /* mean time between bursts */
     uint32_t burst_max;
     uint64_t datagram_count;
     bool is_blind;

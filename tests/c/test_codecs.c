@@ -1,6 +1,7 @@
 /* LBT-RM, LBMC and status message codecs: bytes that Wireshark's dissector decodes, and round trips. */
 #include "core/foundation/random.h"
 #include "core/wire/lbtrm_run.h"
+#include "core/wire/repair_report.h"
 #include "core/wire/status_message.h"
 #include "support.h"
 
@@ -395,6 +396,28 @@ TEST("W1", "status message: a loss report is a second control message")
     golden.data[golden.length - UM_LOSS_REPORT_DATA_BYTES] = 2; /* an unknown version */
     CHECK(um_status_decode(&packet, &read));
     CHECK_EQ(read.given_up, 0);
+}
+
+TEST("W1", "repair report: bytes, and lengths that are refused")
+{
+    bytes golden = hex("08fe0020 ff1cc055 000c0000 01000000 00000064 0000001e ffffffff 00000000");
+    um_repair_report report = {.count = 2, .entries = {{100, 30999}, {UINT32_MAX, 0}}}, read;
+    uint8_t out[UM_REPAIR_REPORT_BYTES_MAX];
+    CHECK_EQ(um_repair_report_encode(out, &report), golden.length);
+    CHECK_BYTES(out, golden.data, golden.length);
+    um_lbmc_message message = decode_message(golden.data, golden.length, golden.length);
+    CHECK(um_repair_report_decode(&message, &read));
+    CHECK_EQ(read.count, 2);
+    CHECK_EQ(read.entries[0].sqn, 100);
+    CHECK_EQ(read.entries[0].age_ns, 30000);
+    CHECK_EQ(read.entries[1].sqn, UINT32_MAX);
+    for (uint32_t length = 0; length < 255 - UM_LBMC_EXTENDED_BYTES; length++) {
+        uint8_t data[255] = {1}, option[UM_LBMC_CONTROL_BYTES + 255];
+        uint32_t bytes = um_lbmc_write_extended(option, UM_LBMC_OWN_ID, UM_REPAIR_REPORT_OPTION_SUBTYPE, data, length);
+        message = decode_message(option, bytes, bytes);
+        bool is_whole = length >= 12 && length % 8 == 4 && length <= 4 + 8 * UM_REPAIR_REPORT_ENTRIES_MAX;
+        CHECK_EQ(um_repair_report_decode(&message, &read), is_whole);
+    }
 }
 
 TEST("UM-50 W1", "status message: a path probe that has arrived takes four more bytes")

@@ -102,12 +102,12 @@ TEST("UM-129", "a member is served while non-members flood")
     session_close(f);
 }
 
-static void evidence_from(fixture *f, um_address from, uint32_t repaired_sqn)
+static void evidence_from(fixture *f, um_address from, um_repair_evidence evidence)
 {
     uint8_t datagram[UM_REPAIR_EVIDENCE_BYTES_MAX];
     um_session_id id = {.source.port = f->session->config.nak_port, .session_id = f->session->config.session_id};
     f->from = from;
-    control(f, datagram, um_repair_evidence_write(datagram, &id, 0, repaired_sqn));
+    control(f, datagram, um_repair_evidence_write(datagram, &id, 0, &evidence));
 }
 
 /* NAKs two datagrams in turn within the ignore interval, each time with the other as evidence. */
@@ -119,7 +119,7 @@ static uint64_t caused_by_evidence(um_source_session_config config, um_address f
     for (uint32_t i = 0; i < 1000; i++) {
         f->from = from;
         nak_one(f, 100 + i % 2);
-        evidence_from(f, from, 100 + i % 2);
+        evidence_from(f, from, (um_repair_evidence){100 + i % 2, false});
         capture_clear(&f->link);
         f->now_ns++;
     }
@@ -153,19 +153,109 @@ TEST("UM-129", "a NAK with evidence is served once for each retransmission that 
     nak_one(f, 100);
     CHECK_EQ(counters->rxs_sent, 2); /* the NAK may have crossed the retransmission */
     f->now_ns++;
-    evidence_from(f, HONEST, 101);
+    evidence_from(f, HONEST, (um_repair_evidence){101, false});
     nak_one(f, 101);
     CHECK_EQ(counters->rxs_sent, 2); /* 101 is no evidence of its own loss */
     nak_one(f, 100);
     CHECK_EQ(counters->rxs_sent, 3);
     CHECK_EQ(counters->naks_with_evidence, 1);
     nak_one(f, 100);
-    evidence_from(f, HONEST, 101);
-    evidence_from(f, HONEST, 5000); /* never sent */
-    evidence_from(f, HONEST, 150);  /* never retransmitted */
+    evidence_from(f, HONEST, (um_repair_evidence){101, false});
+    evidence_from(f, HONEST, (um_repair_evidence){5000, false}); /* never sent */
+    evidence_from(f, HONEST, (um_repair_evidence){150, false});  /* never retransmitted */
     nak_one(f, 100);
     CHECK_EQ(counters->rxs_sent, 3); /* older than the latest retransmission */
     CHECK_EQ(counters->status_malformed, 0);
+    session_close(f);
+}
+
+/* Sends one datagram at a time; returns how many reports follow it, and the last one in *report. */
+static uint32_t reports_after_data(fixture *f, um_repair_report *report)
+{
+    uint32_t found = 0;
+    capture_clear(&f->link);
+    CHECK(send_bytes(f, f->session->sources, 100, 0, UM_SEND_FLUSH) >= 0);
+    run_sender(f);
+    for (uint32_t i = 0; i < f->link.count; i++) {
+        um_packet packet = packet_at(f, i);
+        um_lbmc_message message;
+        uint32_t length;
+        if (packet.type != UM_LBTRM_SM || packet.body_length == 0)
+            continue;
+        CHECK_EQ(um_lbmc_decode(packet.body, packet.body_length, &message, &length), UM_DGRAM_OK);
+        CHECK(um_repair_report_decode(&message, report));
+        CHECK_EQ(packet.lead, f->session->next_sqn - 1);
+        found++;
+    }
+    CHECK_EQ(f->link.count, 1 + found);
+    return found;
+}
+
+TEST("UM-122", "a report after the next data names the retransmissions of members' NAKs, each once")
+{
+    enum { AGE_US = 30, SOON_US = 20, US = 1000 };
+    um_source_session_config config = guarded_config();
+    config.adaptive_timers = UM_ADAPTIVE_IGNORE;
+    fixture *f = guarded_session(config, 200);
+    um_repair_report report = {0};
+    become_member(f, HONEST);
+    f->from = HONEST;
+    nak(f, (const uint32_t[]){100, 101}, 2);
+    f->now_ns += SOON_US * US;
+    CHECK_EQ(reports_after_data(f, &report), 0); /* a burst could take both */
+    f->now_ns += (AGE_US - SOON_US) * US;
+    CHECK_EQ(reports_after_data(f, &report), 1);
+    CHECK_EQ(report.count, 2);
+    CHECK_EQ(report.entries[0].sqn, 100);
+    CHECK_EQ(report.entries[1].sqn, 101);
+    CHECK_EQ(report.entries[1].age_ns, AGE_US * US);
+    f->now_ns += NS_PER_S;
+    CHECK_EQ(reports_after_data(f, &report), 0);
+    uint32_t many[40];
+    for (uint32_t i = 0; i < 40; i++)
+        many[i] = 20 + i;
+    nak(f, many, 40);
+    f->now_ns += NS_PER_S;
+    CHECK_EQ(reports_after_data(f, &report), 1);
+    CHECK_EQ(report.count, UM_REPAIR_REPORT_ENTRIES_MAX);
+    CHECK_EQ(report.entries[UM_REPAIR_REPORT_ENTRIES_MAX - 1].sqn, 59);
+    f->from = HOSTILE;
+    nak_one(f, 110);
+    f->now_ns += NS_PER_S;
+    CHECK_EQ(reports_after_data(f, &report), 0);
+    CHECK_EQ(f->session->counters.repair_reports_sent, 2);
+    session_close(f);
+}
+
+TEST("UM-129", "with a configured ignore interval nothing is reported")
+{
+    fixture *f = guarded_session(guarded_config(), 200);
+    um_repair_report report;
+    become_member(f, HONEST);
+    f->from = HONEST;
+    nak_one(f, 100);
+    f->now_ns += NS_PER_S;
+    CHECK_EQ(reports_after_data(f, &report), 0);
+    CHECK_EQ(f->session->counters.rxs_sent, 1);
+    session_close(f);
+}
+
+TEST("UM-129", "a NAK of a reported retransmission is served once within the ignore interval")
+{
+    um_source_session_config config = guarded_config();
+    config.adaptive_timers = UM_ADAPTIVE_IGNORE;
+    fixture *f = guarded_session(config, 200);
+    become_member(f, HONEST);
+    f->from = HONEST;
+    nak(f, (const uint32_t[]){100, 101}, 2);
+    f->now_ns++;
+    evidence_from(f, HONEST, (um_repair_evidence){100, true});
+    nak_one(f, 101);
+    CHECK_EQ(f->session->counters.rxs_sent, 2); /* sent after the reported one */
+    nak_one(f, 100);
+    nak_one(f, 100);
+    CHECK_EQ(f->session->counters.rxs_sent, 3);
+    CHECK_EQ(f->session->counters.naks_with_evidence, 1);
     session_close(f);
 }
 

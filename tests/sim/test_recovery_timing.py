@@ -144,6 +144,45 @@ def test_a_lost_repair_is_found_by_later_repairs_and_costs_one_round_trip(pair: 
     assert join.rows[-1].time_ns - sent_ns <= 2 * delay_ns + 2 * max(2 * (2 * delay_ns), FLOOR)
 
 
+@pytest.mark.parametrize("delay_ns", [25 * US, 500 * US])
+def test_the_loss_of_the_last_repair_is_found_by_a_report_with_later_data(pair: Pair, delay_ns: int) -> None:
+    """UM-122, UM-129: no later retransmission shows that one was lost, so a report of the source does. The
+    receiver NAKs again before the back-off of one and a half round trips ends, and the source serves it.
+    """
+    for host in (pair.publisher, pair.subscriber):
+        host.set_faults(delay_ns=delay_ns)
+    source = pair.publisher.session(adaptive_timers=SOURCE_TIMERS).source()
+    join = pair.subscriber.receiver().join(source, **RECEIVER)
+    pair.world.run_for(SECOND)
+    for _ in range(30):
+        pair.world.clear_rules()
+        pair.world.rule("drop", Type.DATA, retransmission=False, sqns=source.session.probe.next_sqn)
+        source.send(b"x", flush=True)
+        source.send(b"x", flush=True)
+        pair.world.run_for(SECOND)
+    pair.world.clear_rules()
+    source.send(b"x", flush=True)
+    pair.world.run_for(SECOND)
+    before = source.session.counters | join.counters
+    sqn = source.session.probe.next_sqn
+    pair.world.rule("drop", Type.DATA, sqns=sqn, count=2)
+    shown_ns = pair.world.now_ns + delay_ns
+    interval_ns = delay_ns // 10
+    source.send(b"y", flush=True)
+    for _ in range(100):
+        source.send(b"z", flush=True)
+        pair.world.run_for(interval_ns)
+    pair.world.run_for(SECOND)
+    counters = source.session.counters | join.counters
+    grown = {name: counters[name] - before[name] for name in counters if counters[name] != before[name]}
+    assert grown["retransmissions_lost"] == grown["lost"] == 1
+    assert grown["rxs_sent"] == grown["repair_reports_sent"] == 2
+    assert "naks_ignored" not in grown
+    waited_ns = next(row.time_ns for row in join.rows if row.payload == b"y") - shown_ns
+    least_ns = max(2 * delay_ns, FLOOR) + 2 * delay_ns
+    assert least_ns <= waited_ns <= least_ns + delay_ns // 2 + 2 * interval_ns
+
+
 def test_an_ncf_delays_no_receiver_whose_own_repair_was_lost(pair: Pair) -> None:
     """UM-130, UM-131: two receivers NAK the same datagram at once. The source retransmits it for the first and refuses
     the second with an NCF. The repair is lost at the second only, which NAKs again without a suppress interval.

@@ -59,6 +59,11 @@ def is_path_probe(payload: bytes) -> bool:
     return payload[24:37] == head and len(payload) == size and not any(payload[44:])
 
 
+def is_repair_report(payload: bytes) -> bool:
+    """Return true for a session message with a repair report behind it: a head of 16 bytes, and 8 per entry."""
+    return payload[31:34] == bytes.fromhex("55 000c") and len(payload) > 40 and len(payload) % 8 == 0
+
+
 def status_flags(frame: Frame) -> int | None:
     """Return the flags of a status message; None for other frames."""
     if frame.kind != 0 or to_group(frame):
@@ -141,12 +146,13 @@ def test_data_is_as_long_as_its_messages(capture: list[Frame]) -> None:
 
 
 def test_session_messages_obey_their_rules(capture: list[Frame]) -> None:
-    """L is 24, and 20 for the cookie of flow control, unless it is a path probe; lead is at least trail - 1 in serial
+    """L is 24, and 20 for the cookie of flow control, unless it is a path probe or has a repair report; lead is at least trail - 1 in serial
     arithmetic; the separate SM counter counts by one (UM-71).
     """
     counters: dict[int, list[int]] = {}
     for frame in (frame for frame in capture if frame.is_lbtrm and frame.kind == 2):
-        assert frame.payload_bytes in (24, 24 + 20) or is_path_probe(frame.payload)
+        is_extended = is_path_probe(frame.payload) or is_repair_report(frame.payload)
+        assert frame.payload_bytes in (24, 24 + 20) or is_extended
         tree = frame.layers["lbtrm"]
         lead, trail = number(tree, "lbtrm.sm.lead_sqn"), number(tree, "lbtrm.sm.trail_sqn")
         assert (lead - trail + 1) % 2**32 < 2**31
@@ -394,8 +400,8 @@ def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None
     # The receiver learns the cookie from the first session message, and may report before.
     cookies = {frame.read[LBTRMData].status().cookie for frame in statuses} - {b""}
     assert statuses[-1].read[LBTRMData].status().cookie
-    session_messages = [frame for frame in session if frame.kind == 2 and not is_path_probe(frame.payload)]
-    assert cookies == {bytes(frame.read)[-8:] for frame in session_messages}, "the session's"
+    session_messages = [frame.read for frame in session if frame.kind == 2 and frame.payload_bytes == 24 + 20]
+    assert cookies == {bytes(read)[-8:] for read in session_messages}, "the session's"
     assert len(receivers) == 1, "one subscriber, one identity"
     assert status_flags(statuses[0]) == 1, "the first solicits the position"
     assert status_flags(statuses[-1]) == 2, "the last is sent on leaving"

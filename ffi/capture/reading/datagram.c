@@ -104,8 +104,8 @@ static void take_status_message(um_packet_row *row, const um_packet *packet)
 {
     um_interest_part part;
     um_packet topics;
-    uint32_t repaired_sqn;
-    if (um_repair_evidence_decode(packet, &repaired_sqn) ||
+    um_repair_evidence evidence;
+    if (um_repair_evidence_decode(packet, &evidence) ||
         um_interest_decode(packet, &part,
                            &topics)) { /* sent by a receiver; as data, it would look like a session of the receiver */
         set_type(row, UM_PACKET_STATUS_MESSAGE);

@@ -40,8 +40,10 @@ typedef struct um_source_transport_counters {
     uint64_t rctlr_rx_msgs;
     /* counter, NAKs: NAKs dropped without a response: an NCF for the sequence number was sent in the same ignore interval (UM-130). */
     uint64_t naks_suppressed;
-    /* counter, NAKs: NAKs served within the ignore interval, because the receiver has reported a retransmission that was sent later. */
+    /* counter, NAKs: NAKs served within the ignore interval, because the receiver has reported that the retransmission before is lost. */
     uint64_t naks_with_evidence;
+    /* counter, datagrams: Reports to the group of the retransmissions that were sent, from which receivers learn that one was lost. */
+    uint64_t repair_reports_sent;
     /* counter, NAKs: NAKs dropped without a response: the sequence number has left the transmission window. */
     uint64_t naks_out_of_window;
     /* counter, NAKs: NAKs dropped without a response: the sequence number was never sent. */
@@ -249,7 +251,7 @@ typedef struct um_receiver_transport_counters {
     uint64_t dgrams_dropped_too_long;
     /* counter, datagrams: NCF datagrams received. */
     uint64_t ncf_pckts_rcved;
-    /* counter, datagrams: Datagrams NAKed again because retransmissions that were NAKed later have arrived. */
+    /* counter, datagrams: Datagrams NAKed again because retransmissions that were NAKed later, or a report of theirs, have arrived. */
     uint64_t retransmissions_lost;
     /* counter, datagrams: Datagrams accepted with the retransmission flag. */
     uint64_t rxs_rcved;

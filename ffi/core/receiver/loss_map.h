@@ -29,6 +29,7 @@ typedef struct um_loss {
     enum um_loss_state state;
     uint32_t naks_since;   /* NAKs since nak_ns, that one included */
     uint32_t later_seen;   /* retransmissions NAKed later that arrived since the last NAK */
+    uint32_t reports_seen; /* repair reports that have brought a NAK forward */
     uint32_t nak_number;   /* NAKs are numbered in the order in which they are sent */
     uint32_t older, newer; /* neighbors in the list of NAKed losses: index + 1; 0: none */
 } um_loss;

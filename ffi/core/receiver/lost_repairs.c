@@ -1,7 +1,8 @@
 #include "core/receiver/lost_repairs.h"
 
 #include "core/receiver/connection.h"
-#include "core/wire/repair_evidence.h"
+
+enum { REPORTS_MAX = 4 }; /* NAKs per loss that reports, which may be forged, bring forward */
 
 bool um_lost_repairs_is_measured(const um_receiver_session *session)
 {
@@ -36,16 +37,21 @@ static void doubt(um_receiver_session *session, um_loss *loss, int64_t now_ns)
     }
 }
 
+static void note_evidence(um_receiver_session *session, const um_loss *loss, bool is_reported)
+{
+    if (session->has_repair && !um_serial_before(session->repaired_nak_number, loss->nak_number))
+        return;
+    session->has_repair = true;
+    session->repair = (um_repair_evidence){loss->sqn, is_reported};
+    session->repaired_nak_number = loss->nak_number;
+}
+
 void um_lost_repairs_on_repaired(um_receiver_session *session, const um_loss *loss, int64_t now_ns)
 {
     um_loss_map *losses = &session->losses;
     if (loss->naks_sent == 0 || !um_lost_repairs_is_measured(session))
         return;
-    if (!session->has_repair || um_serial_before(session->repaired_nak_number, loss->nak_number)) {
-        session->has_repair = true;
-        session->repaired_sqn = loss->sqn;
-        session->repaired_nak_number = loss->nak_number;
-    }
+    note_evidence(session, loss, false);
     for (uint32_t at = losses->oldest_naked; at != 0;) {
         um_loss *other = &losses->entries[at - 1];
         if (!um_serial_before(other->nak_number, loss->nak_number))
@@ -53,6 +59,32 @@ void um_lost_repairs_on_repaired(um_receiver_session *session, const um_loss *lo
         at = other->newer;
         if (um_serial_before(other->sqn, loss->sqn))
             doubt(session, other, now_ns);
+    }
+}
+
+/* True if the reported retransmission may be the answer to the last NAK: this NAK had arrived when it was sent. */
+static bool can_answer(const um_receiver_session *session, const um_loss *loss, int64_t age_ns, int64_t now_ns)
+{
+    int64_t round_trip_ns = um_recovery_timing_shortest_ns(&session->timing);
+    int64_t nak_ns = loss->floor_ns - UM_RECOVERY_FLOOR_NS; /* or a later NCF */
+    return round_trip_ns > 0 && now_ns - nak_ns >= round_trip_ns + age_ns;
+}
+
+void um_lost_repairs_on_report(um_receiver_session *session, const um_repair_report *report, int64_t now_ns)
+{
+    if (!um_lost_repairs_is_measured(session))
+        return;
+    int64_t reordering_ns = um_recovery_timing_reordering_ns(&session->timing);
+    for (uint32_t i = 0; i < report->count; i++) {
+        const um_repair_report_entry *entry = &report->entries[i];
+        um_loss *loss = um_loss_map_find(&session->losses, entry->sqn);
+        if (loss == NULL || loss->state != UM_LOSS_NAKED || loss->naks_sent == 0 || loss->reports_seen == REPORTS_MAX ||
+            !can_answer(session, loss, entry->age_ns, now_ns))
+            continue;
+        loss->reports_seen++;
+        loss->state = UM_LOSS_DOUBTED;
+        note_evidence(session, loss, true);
+        bring_forward(session, loss, now_ns + um_between_ns(reordering_ns - entry->age_ns, 0, reordering_ns));
     }
 }
 
@@ -66,6 +98,6 @@ void um_lost_repairs_send_evidence(um_receiver_session *session)
     uint8_t datagram[UM_REPAIR_EVIDENCE_BYTES_MAX];
     um_debug_assert(session->has_repair);
     uint32_t length =
-        um_repair_evidence_write(datagram, &session->config.id, session->connection.client_id, session->repaired_sqn);
+        um_repair_evidence_write(datagram, &session->config.id, session->connection.client_id, &session->repair);
     um_receiver_session_send_control(session, datagram, length);
 }

@@ -1,7 +1,8 @@
 /* Finds lost retransmissions from what has arrived, without waiting for a timer, as QUIC (RFC 9002) and RACK (RFC 8985)
  * do for data.
  *
- *     +-----------+  NAK   +-------+  a retransmission NAKed later arrives  +---------+
+ *                                    a retransmission NAKed later arrives,
+ *     +-----------+  NAK   +-------+  or the source reports this one        +---------+
  *     | not NAKed | -----> | NAKed | -------------------------------------> | doubted |
  *     +-----------+        +-------+                                        +---------+
  *                            ^  ^                                             |     |
@@ -16,8 +17,15 @@
  * the network has lost the lower one's retransmission or reordered it: it is doubted. It is NAKed again once more
  * such retransmissions have arrived than the path has reordered datagrams, at least UM_REORDERED_BY_MIN, or
  * after the time by which the path reorders, at least a quarter of its shortest round trip. UM_RECOVERY_FLOOR_NS must
- * have passed since the last NAK or NCF. In every state the back-off still applies: it finds the loss of the last
- * retransmission, after which none arrives.
+ * have passed since the last NAK or NCF.
+ *
+ * After the last retransmission none arrives that could show its loss. With its next new data the source therefore
+ * sends a repair report of the retransmissions before it (source/repair_reports.h). If one of them is missing here, and
+ * was sent at least a round trip after the last NAK for it, it is doubted, too. The time since it was sent counts as
+ * reordering time. Reports may be forged: they bring at most four NAKs of each loss forward, each by less than a
+ * back-off.
+ *
+ * In every state the back-off still applies: it finds what neither shows.
  *
  * An NCF with reason ignored is sent after the retransmission. If it arrives first, the next NAK waits only until the
  * source serves it, at least for the back-off (nak_timers.c): a forged NCF causes no NAK.
@@ -32,6 +40,7 @@
 #define UM_CORE_LOST_REPAIRS_H
 
 #include "core/receiver/receiver_state.h"
+#include "core/wire/repair_report.h"
 
 /* True if the session looks for lost retransmissions: its timers are measured. */
 bool um_lost_repairs_is_measured(const um_receiver_session *session);
@@ -41,6 +50,9 @@ void um_lost_repairs_on_nak(um_receiver_session *session, um_loss *loss);
 
 /* The retransmission of this loss has arrived. */
 void um_lost_repairs_on_repaired(um_receiver_session *session, const um_loss *loss, int64_t now_ns);
+
+/* The source reports retransmissions that it has sent. */
+void um_lost_repairs_on_report(um_receiver_session *session, const um_repair_report *report, int64_t now_ns);
 
 /* True if the loss is NAKed because of evidence, not because of its timer. */
 bool um_lost_repairs_has_evidence(const um_loss *loss);

@@ -8,6 +8,7 @@
 #include "core/receiver/gaps.h"
 #include "core/receiver/interest.h"
 #include "core/receiver/latency.h"
+#include "core/receiver/lost_repairs.h"
 #include "core/receiver/nak_cutoff.h"
 #include "core/receiver/nak_timers.h"
 #include "core/receiver/session_claims.h"
@@ -525,14 +526,15 @@ static void on_piece(um_receiver_session *session, const um_datagram_piece *piec
     um_receiver_session_on_packet(session, &packet, &whole, assembly->memory, piece->total_bytes, now_ns);
 }
 
-/* Handles what follows a session message: a path probe, or a piece of a datagram. A probe that claims more bytes than
- * it has is ignored. */
+/* Handles what follows a session message: a path probe, a piece of a datagram, or a repair report. A probe that claims
+ * more bytes than it has is ignored. */
 static void on_sm_body(um_receiver_session *session, const um_packet *packet, const um_rx *rx, uint32_t length,
                        int64_t now_ns)
 {
     um_lbmc_message message;
     um_path_probe probe;
     um_datagram_piece piece;
+    um_repair_report report;
     uint32_t message_bytes;
     if (um_lbmc_decode(packet->body, packet->body_length, &message, &message_bytes) != UM_DGRAM_OK)
         return;
@@ -540,6 +542,8 @@ static void on_sm_body(um_receiver_session *session, const um_packet *packet, co
         um_status_reports_on_probe(session, &probe, now_ns);
     else if (um_datagram_piece_decode(&message, message_bytes, packet->body, packet->body_length, &piece))
         on_piece(session, &piece, rx, now_ns);
+    else if (um_repair_report_decode(&message, &report))
+        um_lost_repairs_on_report(session, &report, now_ns);
 }
 
 /* Drops data that this receiver has no space for (UX-26); its sqn stays lost. A retransmission would be as long, so the

@@ -15,6 +15,7 @@
 #include "core/receiver/recovery_timing.h"
 #include "core/receiver/topic_table.h"
 #include "core/wire/authentication.h"
+#include "core/wire/repair_evidence.h"
 #include "core/wire/status_message.h"
 
 /* States of a connection to an LBT-RU source; connection.h draws them. */
@@ -195,7 +196,7 @@ typedef struct um_receiver_session {
     uint64_t recovered_count;
     uint32_t nak_number;          /* of the newest NAK, see um_loss */
     bool has_repair;              /* the two fields below are valid */
-    uint32_t repaired_sqn;        /* the retransmission NAKed last of those that have arrived */
+    um_repair_evidence repair;    /* the retransmission NAKed last of those that have arrived or were reported */
     uint32_t repaired_nak_number; /* and the number of its NAK */
     um_nak_budget nak_budget;
     int64_t stale_tags_due_ns;                      /* no UM_ROW_STALE_TAGS before */

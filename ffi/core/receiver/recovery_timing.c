@@ -257,12 +257,17 @@ uint32_t um_recovery_timing_reordered_by(const um_recovery_timing *timing)
     return timing->reordered_by > UM_REORDERED_BY_MIN ? timing->reordered_by : UM_REORDERED_BY_MIN;
 }
 
-static int64_t shortest_round_trip_ns(const um_recovery_timing *timing)
+int64_t um_recovery_timing_shortest_ns(const um_recovery_timing *timing)
 {
     if (timing->sample_count == 0)
-        return timing->round_trip_ns;
+        return 0;
     return timing->sample_count <= UM_SHORTEST_SAMPLES ? timing->shortest_ns[0]
                                                        : um_earliest_ns(timing->shortest_ns[0], timing->shortest_ns[1]);
+}
+
+static int64_t shortest_round_trip_ns(const um_recovery_timing *timing)
+{
+    return timing->sample_count == 0 ? timing->round_trip_ns : um_recovery_timing_shortest_ns(timing);
 }
 
 int64_t um_recovery_timing_reordering_ns(const um_recovery_timing *timing)

@@ -117,6 +117,9 @@ int64_t um_recovery_timing_suppress_ns(const um_recovery_timing *timing);
 uint32_t um_recovery_timing_reordered_by(const um_recovery_timing *timing);
 int64_t um_recovery_timing_reordering_ns(const um_recovery_timing *timing);
 
+/* Returns the shortest recent sample of the round trip; 0: none. */
+int64_t um_recovery_timing_shortest_ns(const um_recovery_timing *timing);
+
 /* Wait of a NAK after an NCF has reported that its datagram was retransmitted: allows for reordering, and arrives at
  * the source, a round trip after the NCF was sent, when its ignore interval, the crossing time last reported, is over.
  */

@@ -29,8 +29,8 @@ typedef struct um_receiver_account {
     uint64_t refused;      /* NAKs over its share, or after the cutoff */
     uint64_t too_late;     /* NAKs of datagrams that have left the window */
     int64_t round_trip_ns; /* reported by the receiver; 0: none */
-    int64_t repaired_ns;   /* when the newest retransmission was sent that it has reported; INT64_MIN: none */
-    uint32_t repaired_sqn; /* that retransmission */
+    int64_t repaired_ns;   /* retransmissions sent before this have arrived or are lost; INT64_MIN: unknown */
+    uint32_t repaired_end; /* of those sent at repaired_ns, the same holds for sqns before this one */
     um_repair_bucket bucket;
     int64_t over_since_ns;        /* start of the time over its share */
     int64_t over_ns;              /* last refusal; INT64_MIN: none */

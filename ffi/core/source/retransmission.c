@@ -3,6 +3,7 @@
 
 #include "core/source/client_interest.h"
 #include "core/source/datagram_building.h"
+#include "core/source/repair_reports.h"
 #include "core/source/transmission_window.h"
 
 /* ---- the queue: a binary heap, oldest sqn first (UM-133) ---- */
@@ -201,26 +202,29 @@ static bool is_sent_before(int64_t a_ns, uint32_t a_sqn, int64_t b_ns, uint32_t 
     return a_ns < b_ns || (a_ns == b_ns && um_serial_before(a_sqn, b_sqn));
 }
 
-/* True if the requester has reported a retransmission that was sent after that of `sqn`: its NAK did not cross it, so
- * the network has lost it. The report of a non-member is ignored; a member's NAKs stay within its share. */
+/* True if the requester has evidence that the network has lost the last retransmission of `sqn`: one that was sent
+ * later has arrived, or a repair report names it or a later one. So its NAK did not cross it. The report of a
+ * non-member is ignored; a member's NAKs stay within its share. */
 static bool is_known_lost(const um_source_session *session, const requester *from, const um_sent *sent, uint32_t sqn)
 {
     const um_receiver_account *account = from->account;
     if (account == NULL || !account->is_member || !(session->timing.adaptive & UM_ADAPTIVE_IGNORE))
         return false;
-    return is_sent_before(sent->answered_ns, sqn, account->repaired_ns, account->repaired_sqn);
+    return is_sent_before(sent->answered_ns, sqn, account->repaired_ns, account->repaired_end);
 }
 
-void um_retransmission_on_evidence(um_source_session *session, um_address from, uint32_t repaired_sqn, int64_t now_ns)
+void um_retransmission_on_evidence(um_source_session *session, um_address from, const um_repair_evidence *evidence,
+                                   int64_t now_ns)
 {
+    uint32_t repaired_sqn = evidence->sqn, end = repaired_sqn + evidence->is_reported;
     um_receiver_account *account = um_accounting_of(&session->accounting, from, now_ns);
     if (account == NULL || !um_window_has(session, repaired_sqn))
         return;
     int64_t answered_ns = um_source_session_sent(session, repaired_sqn)->answered_ns;
-    if (!is_sent_before(account->repaired_ns, account->repaired_sqn, answered_ns, repaired_sqn))
+    if (!is_sent_before(account->repaired_ns, account->repaired_end, answered_ns, end))
         return;
     account->repaired_ns = answered_ns;
-    account->repaired_sqn = repaired_sqn;
+    account->repaired_end = end;
 }
 
 /* Handles one requested sqn. Returns true if it was put into the retransmit queue. */
@@ -261,6 +265,8 @@ static bool consider(um_source_session *session, requester *from, ncf_lists *lis
     if (sent->answered_ns != INT64_MIN)
         um_path_mtu_on_repeat(&session->path, um_source_session_overhead_bytes(session) + sent->length, now_ns);
     push(session, sqn);
+    if (from->account != NULL && from->account->is_member)
+        um_repair_reports_add(session, sqn, now_ns);
     return true;
 }
 

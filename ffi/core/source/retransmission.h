@@ -10,13 +10,16 @@
 
 #include "core/source/source_state.h"
 #include "core/wire/lbtrm.h"
+#include "core/wire/repair_evidence.h"
 
 /* Handles a decoded NAK for this session. Sends retransmissions and NCFs at once if the limiters allow it. */
 void um_retransmission_on_nak(um_source_session *session, um_address from, const um_packet *nak, int64_t now_ns);
 
-/* Notes that the retransmission of repaired_sqn has arrived at a receiver. A NAK of this receiver for a datagram that
- * was retransmitted before is served within the ignore interval, from the receiver's share. */
-void um_retransmission_on_evidence(um_source_session *session, um_address from, uint32_t repaired_sqn, int64_t now_ns);
+/* Notes that a retransmission, or a repair report about it, has arrived at a receiver. A NAK of this receiver for a
+ * datagram that was retransmitted before, or is the reported one, is served within the ignore interval, from the
+ * receiver's share. */
+void um_retransmission_on_evidence(um_source_session *session, um_address from, const um_repair_evidence *evidence,
+                                   int64_t now_ns);
 
 /* Sends the retransmit queue as far as the limiters and the link allow. Returns 1, or the link's result if it stopped:
  * 0 if it is full, or a negative errno. */

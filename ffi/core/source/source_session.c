@@ -6,6 +6,7 @@
 #include "core/source/flow_reports.h"
 #include "core/source/oversize.h"
 #include "core/source/path_probing.h"
+#include "core/source/repair_reports.h"
 #include "core/source/retention.h"
 #include "core/source/retransmission.h"
 #include "core/source/session_messages.h"
@@ -306,6 +307,8 @@ int um_source_session_send(um_source_session *session, int64_t now_ns, uint32_t 
         if (session->is_window_capped)
             um_flow_reports_solicit(session, now_ns);
     } while (taken > 0 && budget - (uint32_t)sent >= UM_SEND_BATCH_MAX); /* a smaller budget would split a batch */
+    if (sent > 0)
+        um_repair_reports_send(session, now_ns);
     return taken < 0 ? taken : sent;
 }
 
@@ -391,7 +394,7 @@ void um_source_session_on_control(um_source_session *session, um_address from, c
                                   int64_t now_ns)
 {
     um_packet packet;
-    uint32_t repaired_sqn;
+    um_repair_evidence evidence;
     enum um_dgram_status status = um_framing_decode(session->config.transport, data, length, &packet);
     if (status != UM_DGRAM_OK)
         um_count_dropped(&session->counters.dgrams_dropped_size, &session->counters.dgrams_dropped_other, status);
@@ -405,8 +408,8 @@ void um_source_session_on_control(um_source_session *session, um_address from, c
         um_retransmission_on_nak(session, from, &packet, now_ns);
     else if (packet.type == UM_LBTRM_DATA && um_clients_on_interest(session, from, &packet))
         ;
-    else if (um_repair_evidence_decode(&packet, &repaired_sqn))
-        um_retransmission_on_evidence(session, from, repaired_sqn, now_ns);
+    else if (um_repair_evidence_decode(&packet, &evidence))
+        um_retransmission_on_evidence(session, from, &evidence, now_ns);
     else if (packet.type == UM_LBTRM_DATA)
         um_flow_reports_on_status(session, from, &packet, now_ns);
     else

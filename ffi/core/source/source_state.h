@@ -19,6 +19,7 @@
 #include "core/wire/datagram_size.h"
 #include "core/wire/framing.h"
 #include "core/wire/lbmc.h"
+#include "core/wire/repair_report.h"
 #include "core/wire/session_id.h"
 
 enum {
@@ -80,6 +81,13 @@ typedef struct um_sent {
     uint8_t is_confirmed; /* an NCF was sent in this ignore interval (UM-130) */
 } um_sent;
 
+/* Retransmissions that no report has named yet (repair_reports.h), in the order of their NAKs. */
+typedef struct um_pending_reports {
+    int64_t due_ns; /* the next report is not sent before; valid if count is not 0 */
+    uint32_t count;
+    uint32_t sqns[UM_REPAIR_REPORT_ENTRIES_MAX];
+} um_pending_reports;
+
 /* A datagram of which the link has accepted only some pieces (oversize.h). */
 typedef struct um_cut_datagram {
     uint32_t sqn;
@@ -132,11 +140,12 @@ typedef struct um_source_session {
     uint32_t sent_mask;
     uint32_t retransmit_count;
     uint32_t retransmit_queue[UM_RETRANSMIT_QUEUE_MAX]; /* binary heap, oldest sqn first (UM-133) */
-    uint8_t *staging;                                   /* UM_SEND_BATCH_MAX datagrams end to end */
-    uint32_t staged_bytes;                              /* used in `staging` by the batch being built */
-    uint8_t *headers;                                   /* UM_SEND_BATCH_MAX data headers */
-    um_part *parts;                                     /* UM_SEND_BATCH_MAX * UM_DATAGRAM_PARTS_MAX */
-    um_staged_datagrams staged;                         /* built by publishers, not sent yet */
+    um_pending_reports pending_reports;
+    uint8_t *staging;           /* UM_SEND_BATCH_MAX datagrams end to end */
+    uint32_t staged_bytes;      /* used in `staging` by the batch being built */
+    uint8_t *headers;           /* UM_SEND_BATCH_MAX data headers */
+    um_part *parts;             /* UM_SEND_BATCH_MAX * UM_DATAGRAM_PARTS_MAX */
+    um_staged_datagrams staged; /* built by publishers, not sent yet */
     struct um_source *sources;
     um_source_timing timing;
     um_path_mtu path;
