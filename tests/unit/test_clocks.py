@@ -32,10 +32,10 @@ def two_points(clock: Callable[[int], int], *, has_naks: bool = True) -> Tables:
     for sqn in range(1, 5_001):
         down(partial(Story.data, sqn=sqn), START + sqn * MS)
         if sqn % 50 == 0 and has_naks:
-            asked_ns = START + sqn * MS + 2 * MS
-            far.nak(clock(asked_ns), ONE, sqn)
-            near.nak(asked_ns + UP_NS + chance.randrange(20 * US), ONE, sqn)
-            down(partial(Story.again, sqn=sqn), asked_ns + 500 * US)
+            nak_ns = START + sqn * MS + 2 * MS
+            far.nak(clock(nak_ns), ONE, sqn)
+            near.nak(nak_ns + UP_NS + chance.randrange(20 * US), ONE, sqn)
+            down(partial(Story.again, sqn=sqn), nak_ns + 500 * US)
     return tables_of(facts_of_packets([near.batch(), far.batch()]))
 
 
@@ -80,7 +80,7 @@ def suggested_otherwise(tables: Tables, exact: pl.DataFrame) -> pl.DataFrame:
 
 
 def test_without_naks_nothing_is_corrected() -> None:
-    """The times in one direction do not tell a slow path from a clock that is ahead, and the table says so."""
+    """In one direction a slow path looks like a clock that is ahead: the columns of the offset are null."""
     [way] = rows(two_points(lambda at_ns: at_ns + 30 * MS, has_naks=False)["latency"])
     assert (way["offset_ns"], way["uncertainty_ns"], way["is_corrected"]) == (None, None, None)
     assert way["latency_min"] >= 30 * MS

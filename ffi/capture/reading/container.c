@@ -1,3 +1,4 @@
+/* One file, because pcap and pcapng share the reader's state, its findings and the checks of a packet. */
 #include "capture/reading/container.h"
 
 enum {
