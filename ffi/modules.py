@@ -49,7 +49,8 @@ CORE = Module(
     "umstack._core",
     ("ffi/core", "ffi/os", "ffi/authentication", "ffi/capture/reading", "ffi/capture/writing", "ffi/io"),
     (
-        Header("core/foundation/base.h", names=("um_publish_result", "um_address")),
+        Header("core/foundation/base.h", names=("um_publish_result",)),
+        Header("core/foundation/address.h", names=("um_ip", "um_address")),
         Header("core/wire/authentication.h", names=(
             "UM_TRAILER_BYTES", "um_authentication_scope", "um_tag_status",
         )),
@@ -66,7 +67,7 @@ CORE = Module(
             "um_stream_tags_close", "um_stream_tags_seal", "um_stream_tags_verify",
         )),
         Header("core/wire/datagram_size.h", names=("UM_DATAGRAM_BYTES_MAX",)),
-        Header("core/foundation/internet.h", names=("UM_IPV4_UDP_HEADER_BYTES",)),
+        Header("core/foundation/internet.h", names=("UM_IPV4_UDP_HEADER_BYTES", "UM_IPV6_UDP_HEADER_BYTES")),
         Header("core/wire/lbtrm.h", names=("UM_LBTRM_DATA_BYTES",)),
         Header("core/wire/lbmc.h", names=(
             "UM_MESSAGE_FRAGMENT", "UM_MESSAGE_HOT_FAILOVER", "UM_MESSAGE_OTR", "UM_MESSAGE_REQUEST",

@@ -726,6 +726,10 @@ class Context(AsyncClosing):
                 return
             result = self._core.follow_interface(interface)
             moved = self._engine.sessions.follow_interface()
+        if _ipv4_place(interface) == _ipv4_place(former):
+            self._resolver.move_sources(moved)
+            self._report_ipv6(former, interface, result)
+            return
         if not self._streams.follow_address(interface.address or "") and result == 0:
             result = -errno.EADDRNOTAVAIL
         self._resolver.follow_interface(
@@ -745,6 +749,17 @@ class Context(AsyncClosing):
         else:
             log.error("%s cannot be followed: %s", interface, error_from_result(result, interface.name))
         self._resolver.request_resolution()
+
+    def _report_ipv6(self, former: xdp.Interface, interface: xdp.Interface, result: int) -> None:
+        """Report that only the IPv6 address has changed; without a session that uses it, that is no news."""
+        log = logging.getLogger("umstack.link")
+        change = f"{interface.name} had the IPv6 address {former.ipv6_address} and now has {interface.ipv6_address}"
+        if result == 0:
+            log.info("%s: followed", change)
+        else:
+            log.error(
+                "%s: sessions of IPv6 groups stay at the former address; open the context again", change
+            )
 
     def _forget_ended_sessions(self) -> None:
         """Make topic resolution report the sources of timed-out sessions again when they are advertised."""
@@ -1011,6 +1026,10 @@ class Context(AsyncClosing):
 
     def __repr__(self) -> str:
         return f"<Context {self.interface.name} {self.options.operational_mode} {self.link}>"
+
+
+def _ipv4_place(interface: xdp.Interface) -> tuple[int, str, str | None]:
+    return interface.index, interface.name, interface.address
 
 
 def _find_interface(wanted: str | None) -> xdp.Interface:

@@ -9,15 +9,17 @@ from umstack._core import lib
 
 IP_UDP_HEADER_BYTES: int = lib.UM_IPV4_UDP_HEADER_BYTES
 """An IPv4 header without options, and a UDP header."""
+IPV6_UDP_HEADER_BYTES: int = lib.UM_IPV6_UDP_HEADER_BYTES
+"""The same over IPv6, without extension headers."""
 UDP_PAYLOAD_MAXIMUM_BYTES: int = lib.UM_DATAGRAM_BYTES_MAX
 """The longest UDP payload over IPv4: 65535 bytes less the headers."""
 JUMBO_MTU_BYTES = 9000
 """Datagram memory is sized for this MTU at least, so that a link that is given jumbo frames can use them."""
 
 
-def udp_payload_bytes(mtu_bytes: int) -> int:
+def udp_payload_bytes(mtu_bytes: int, header_bytes: int = IP_UDP_HEADER_BYTES) -> int:
     """Return the longest UDP payload that IP does not fragment at this MTU; 0 if the MTU is below the headers."""
-    return min(max(mtu_bytes - IP_UDP_HEADER_BYTES, 0), UDP_PAYLOAD_MAXIMUM_BYTES)
+    return min(max(mtu_bytes - header_bytes, 0), UDP_PAYLOAD_MAXIMUM_BYTES)
 
 
 def datagram_size(

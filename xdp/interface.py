@@ -15,7 +15,7 @@ import sys
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -36,6 +36,7 @@ _SIOCGIFCONF, _SIOCGIFFLAGS, _SIOCGIFNETMASK, _SIOCGIFMTU, _SIOCGIFHWADDR = (
 )
 _ARPHRD_NONE = 0xFFFE
 _IFREQ_BYTES = 40  # a name, and a union whose first 16 bytes hold an address
+_UNUSABLE = 0x40 | 0x08 | 0x20  # IFA_F_TENTATIVE, _DADFAILED, _DEPRECATED
 _GONE = (errno.ENODEV, errno.ENXIO)
 
 _P = ParamSpec("_P")
@@ -62,6 +63,30 @@ class Interface:
     has_carrier: bool
     is_multicast: bool
     is_loopback: bool
+    ipv6_addresses: tuple[ipaddress.IPv6Interface, ...] = ()
+    """Usable ones: those of other hosts' networks before link-local ones, else in the kernel's order."""
+
+    @property
+    def ipv6_address(self) -> str | None:
+        """The first IPv6 address, from which datagrams to IPv6 groups are sent."""
+        return str(self.ipv6_addresses[0].ip) if self.ipv6_addresses else None
+
+    def preferring(self, ipv6_address: str | None) -> Interface:
+        """Return these facts with this IPv6 address, if the interface still has it, before the others.
+
+        Args:
+            ipv6_address: The address, None for no preference.
+
+        Returns:
+            The facts.
+
+        Example:
+            ```python
+            eth0 = xdp.find_interface("eth0").preferring("fd00:1::2")
+            ```
+        """
+        ordered = sorted(self.ipv6_addresses, key=lambda one: str(one.ip) != ipv6_address)
+        return replace(self, ipv6_addresses=tuple(ordered))
 
     @property
     def address(self) -> str | None:
@@ -112,21 +137,23 @@ def interfaces() -> list[Interface]:
         ```
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        addresses = _addresses(asking)
+        addresses, ipv6_addresses = _addresses(asking), _ipv6_addresses()
         found = []
         for index, name in sorted(socket.if_nameindex()):
             with suppress(_GoneError):
-                found.append(_facts(asking, index, name, tuple(addresses.get(name, ()))))
+                facts = _facts(asking, index, name, tuple(addresses.get(name, ())))
+                found.append(replace(facts, ipv6_addresses=tuple(ipv6_addresses.get(name, ()))))
     return found
 
 
 def find_interface(wanted: str | None = None) -> Interface:
-    """Find an interface by name, IPv4 address or network, or the default.
+    """Find an interface by name, address or network, or the default.
 
     The default is the first one other than loopback that is up, has an IPv4 address and supports multicast.
 
     Args:
-        wanted: Name (`eth1`), address (`10.1.2.3`) or network (`10.1.0.0/16`); None: the default.
+        wanted: Name (`eth1`), address (`10.1.2.3`, `fe80::1%eth1`) or network (`10.1.0.0/16`, `fd00:1::/64`); None:
+            the default. An IPv6 one is also the `ipv6_address` of the result.
 
     Returns:
         The interface.
@@ -145,13 +172,18 @@ def find_interface(wanted: str | None = None) -> Interface:
     for interface in candidates:
         if interface.name == wanted:
             return interface
-    network = _as_network(wanted)
+    address, _, zone = wanted.partition("%")
+    network = _as_network(address)
     for interface in candidates:
-        if network is not None and any(address.ip in network for address in interface.addresses):
+        if network is None or zone not in ("", interface.name):
+            continue
+        if any(one.ip in network for one in interface.addresses):
             return interface
-    by_ipv6 = "; IPv6 addresses do not identify one" if _is_ipv6(wanted) else ""
+        chosen = next((one for one in interface.ipv6_addresses if one.ip in network), None)
+        if chosen is not None:
+            return interface.preferring(str(chosen.ip))
     raise NoSuchInterfaceError(
-        f"no interface is named or has the address {wanted}{by_ipv6}", hint=f"use one of {_list(candidates)}"
+        f"no interface is named or has the address {wanted}", hint=f"use one of {_list(candidates)}"
     )
 
 
@@ -268,6 +300,22 @@ def _addresses(asking: socket.socket) -> dict[str, list[ipaddress.IPv4Interface]
     return found
 
 
+def _ipv6_addresses() -> dict[str, list[ipaddress.IPv6Interface]]:
+    """Return the usable IPv6 addresses by interface name; none if the kernel has no IPv6."""
+    found: dict[str, list[ipaddress.IPv6Interface]] = {}
+    try:
+        text = Path("/proc/thread-self/net/if_inet6").read_text()
+    except FileNotFoundError:
+        return found
+    for address, _, prefix, _, flags, name in map(str.split, text.splitlines()):
+        if int(flags, 16) & _UNUSABLE == 0:
+            one = ipaddress.IPv6Interface((bytes.fromhex(address), int(prefix, 16)))
+            found.setdefault(name, []).append(one)
+    for addresses in found.values():
+        addresses.sort(key=lambda one: one.is_link_local)
+    return found
+
+
 def _labelled_addresses(asking: socket.socket) -> list[tuple[str, bytes]]:
     """Repeat with a larger buffer until some of it stays free: the kernel does not report truncation."""
     space = 64 * _IFREQ_BYTES
@@ -292,18 +340,10 @@ def _default(candidates: list[Interface]) -> Interface:
     )
 
 
-def _is_ipv6(wanted: str) -> bool:
-    try:
-        ipaddress.IPv6Interface(wanted)
-    except ValueError:
-        return False
-    return True
-
-
-def _as_network(wanted: str) -> ipaddress.IPv4Network | None:
+def _as_network(wanted: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
     """Parse an address (as a network of one) or a network; return None for a name."""
     try:
-        return ipaddress.IPv4Network(wanted, strict=False)
+        return ipaddress.ip_network(wanted, strict=False)
     except ValueError:
         return None
 

@@ -17,6 +17,7 @@ from umstack_xdp.interface import Interface, find_interface, interfaces
 
 _RTMGRP_LINK = 0x1
 _RTMGRP_IPV4_IFADDR = 0x10
+_RTMGRP_IPV6_IFADDR = 0x100
 _NETLINK_ROUTE = 0
 _ANNOUNCEMENT_BYTES = 65536
 
@@ -71,7 +72,7 @@ class InterfaceWatch(Closing):
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, _NETLINK_ROUTE
         )
         try:
-            self._socket.bind((0, _RTMGRP_LINK | _RTMGRP_IPV4_IFADDR))
+            self._socket.bind((0, _RTMGRP_LINK | _RTMGRP_IPV4_IFADDR | _RTMGRP_IPV6_IFADDR))
             name = interface if isinstance(interface, str) else interface.name
             self._known = find_interface(name)
         except BaseException:

@@ -9,6 +9,7 @@ enum {
     SHA256_BYTES = UM_DERIVED_KEY_BYTES,
     NONCE_USED_BYTES = 8, /* key identifier and stamp, the last covered bytes */
     LABEL_BYTES_MAX = 64,
+    ADDRESS_BYTES_MAX = UM_IPV4_BYTES + UM_IPV6_BYTES + 2,
 };
 
 static const char *const LABELS[] = {
@@ -27,11 +28,18 @@ static EVP_MAC_CTX *open_hmac(const uint8_t *key, size_t key_bytes)
     return NULL;
 }
 
+/* Writes an address and a port: 4 bytes and 2. Four zero bytes, which are no IPv4 address, precede the 16 of IPv6. */
 static uint8_t *put_address(uint8_t *out, um_address address)
 {
-    um_store_be32(out, address.ip);
-    um_store_be16(out + 4, address.port);
-    return out + 6;
+    bool is_ipv6 = um_ip_is_v6(address.ip);
+    um_store_be32(out, is_ipv6 ? 0 : um_ip_v4(address.ip));
+    out += UM_IPV4_BYTES;
+    if (is_ipv6) {
+        um_ip_store_v6(out, address.ip);
+        out += UM_IPV6_BYTES;
+    }
+    um_store_be16(out, address.port);
+    return out + 2;
 }
 
 bool um_key_derive(const um_key *key, const uint8_t *purpose, size_t length, uint8_t *derived)
@@ -87,10 +95,9 @@ static bool gmac_tag(um_gmac *gmac, const uint8_t *covered, uint32_t length, uin
 
 static bool hmac_tag(EVP_MAC_CTX *context, um_address from, const uint8_t *covered, uint32_t length, uint8_t *tag)
 {
-    uint8_t origin[6], whole[SHA256_BYTES];
-    size_t ignored;
-    put_address(origin, from);
-    if (EVP_MAC_init(context, NULL, 0, NULL) != 1 || EVP_MAC_update(context, origin, sizeof origin) != 1 ||
+    uint8_t origin[ADDRESS_BYTES_MAX], whole[SHA256_BYTES];
+    size_t ignored, origin_bytes = (size_t)(put_address(origin, from) - origin);
+    if (EVP_MAC_init(context, NULL, 0, NULL) != 1 || EVP_MAC_update(context, origin, origin_bytes) != 1 ||
         EVP_MAC_update(context, covered, length) != 1 || EVP_MAC_final(context, whole, &ignored, sizeof whole) != 1)
         return false;
     memcpy(tag, whole, UM_TAG_BYTES);

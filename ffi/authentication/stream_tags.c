@@ -107,7 +107,7 @@ um_stream_tags *um_stream_tags_open_session(const um_key *key, bool is_server, c
     uint8_t connection[2 * UM_RECORD_HEADER_BYTES + 6];
     memcpy(connection, client, UM_RECORD_HEADER_BYTES);
     memcpy(connection + UM_RECORD_HEADER_BYTES, source, UM_RECORD_HEADER_BYTES);
-    um_store_be32(connection + (size_t)2 * UM_RECORD_HEADER_BYTES, at.ip);
+    um_store_be32(connection + (size_t)2 * UM_RECORD_HEADER_BYTES, um_ip_v4(at.ip));
     um_store_be16(connection + (size_t)2 * UM_RECORD_HEADER_BYTES + 4, at.port);
     return um_stream_tags_open(key, UM_STREAM_SESSION, is_server, connection, sizeof connection);
 }

@@ -92,7 +92,7 @@ enum { PROBES_MAX = 16 };
 
 static uint32_t home_of(um_address address)
 {
-    uint64_t key = ((uint64_t)address.ip << 16 | address.port) * 0x9e3779b97f4a7c15u;
+    uint64_t key = um_address_key(address) * 0x9e3779b97f4a7c15u;
     return (uint32_t)(key >> 32) & (UM_SENDERS_MAX - 1);
 }
 

@@ -97,7 +97,7 @@ int um_context_create(const um_context_config *config, um_context **created)
                                         .node = &context->receiving.node,
                                         .receiving = &context->receiving,
                                         .wake_at_ns = UM_NEVER_NS};
-    context->receiving.control_link.fd = -1;
+    context->receiving.control.link.fd = context->receiving.ipv6_control.link.fd = -1;
     context->links.authentication.scope = (enum um_authentication_scope)config->authentication_scope;
     context->links.authentication.tolerance_ns = config->authentication_tolerance_ns;
     init_loop(context, config);
@@ -109,6 +109,8 @@ int um_context_create(const um_context_config *config, um_context **created)
         return result;
     context->reactor.error_step = "memory";
     result = um_links_open(&context->links, &socket, config->rings);
+    context->links.ipv6_socket_config = socket;
+    context->links.ipv6_socket_config.interface_ip = config->interface_ipv6;
     socket.send_buffer_bytes = config->lbtru.source_buffer_bytes;
     socket.receive_buffer_bytes = config->lbtru.receiver_buffer_bytes;
     context->links.lbtru_socket_config = socket;
@@ -293,29 +295,33 @@ uint32_t um_context_groups(um_context *context, um_address *groups, uint32_t max
     return count;
 }
 
-static void set_interface(um_socket_config *config, const char *name, uint32_t ip)
+static void set_interface(um_socket_config *config, const char *name, um_ip ip)
 {
     strncpy(config->interface, name, sizeof config->interface - 1);
     config->interface_ip = ip;
 }
 
-int um_context_follow_interface(um_context *context, const char *name, uint32_t ip)
+int um_context_follow_interface(um_context *context, const char *name, um_ip ip, um_ip ipv6)
 {
     um_reactor_lock(&context->reactor);
     set_interface(&context->links.socket_config, name, ip);
     set_interface(&context->links.lbtru_socket_config, name, ip);
+    set_interface(&context->links.ipv6_socket_config, name, ipv6);
     int receiving = um_receiving_follow_interface(&context->receiving);
     int sending = um_publication_sessions_follow_interface(&context->sessions);
     um_reactor_unlock(&context->reactor);
     return receiving != 0 ? receiving : sending;
 }
 
-void um_context_set_datagram_max(um_context *context, uint32_t bytes)
+void um_context_set_datagram_max(um_context *context, uint32_t bytes, uint32_t ipv6_bytes)
 {
     um_reactor_lock(&context->reactor);
-    for (uint32_t i = 0; i < context->sessions.limit; i++)
-        if (context->sessions.table[i].is_used)
-            um_source_session_set_datagram_max(&context->sessions.table[i].core, bytes);
+    for (uint32_t i = 0; i < context->sessions.limit; i++) {
+        um_publication_session *session = &context->sessions.table[i];
+        bool is_ipv6 = um_ip_is_v6(session->core.config.group.ip);
+        if (session->is_used)
+            um_source_session_set_datagram_max(&session->core, is_ipv6 ? ipv6_bytes : bytes);
+    }
     um_reactor_unlock(&context->reactor);
 }
 

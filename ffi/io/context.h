@@ -37,9 +37,10 @@ typedef struct um_lbtru_config {
 
 typedef struct um_context_config {
     char interface[16];
-    uint32_t interface_ip;
+    um_ip interface_ip;   /* of IPv4 */
+    um_ip interface_ipv6; /* for IPv6 groups; none: they are refused */
     uint32_t ttl;
-    uint8_t traffic_class; /* the second byte of IPv4 headers: DSCP and two zero bits */
+    uint8_t traffic_class; /* of IPv4 and IPv6 headers: DSCP and two zero bits */
     uint32_t source_buffer_bytes;
     uint32_t receiver_buffer_bytes;
     uint32_t receive_batch; /* datagrams per receive call */
@@ -104,10 +105,10 @@ uint32_t um_context_groups(um_context *context, um_address *groups, uint32_t max
 
 /* Follows an interface that was made again, renamed or got another address: joins the groups again and sends by it.
  * Returns 0, -EADDRNOTAVAIL if something stays at the former address, or another -errno. */
-int um_context_follow_interface(um_context *context, const char *name, uint32_t ip);
+int um_context_follow_interface(um_context *context, const char *name, um_ip ip, um_ip ipv6);
 
-/* Sets the largest UDP payload that the interface takes from now on (W4). */
-void um_context_set_datagram_max(um_context *context, uint32_t bytes);
+/* Sets the largest UDP payload that the interface takes from now on (W4); `ipv6_bytes` over IPv6. */
+void um_context_set_datagram_max(um_context *context, uint32_t bytes, uint32_t ipv6_bytes);
 
 /* Writes the datagrams that the context sends and receives from now on to a file: see tap.h. One tap at a time: -EBUSY.
  */

@@ -2,9 +2,9 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <poll.h>
-#include <sys/socket.h>
+
+#include "os/socket_address.h"
 
 enum { SPACE_MILLISECONDS = 10 };
 
@@ -38,18 +38,16 @@ uint32_t um_datagram_fan_out(int fd, const uint8_t *data, uint32_t bytes, const 
                              uint32_t except)
 {
     struct iovec payload = {.iov_base = (void *)data, .iov_len = bytes};
-    struct sockaddr_in addresses[UM_DATAGRAM_BATCH_MAX];
+    um_socket_address addresses[UM_DATAGRAM_BATCH_MAX];
     struct mmsghdr headers[UM_DATAGRAM_BATCH_MAX];
     uint32_t sent = 0;
     uint32_t staged = 0;
     for (uint32_t i = 0; i < count; i++) {
         if (i != except) {
-            addresses[staged] = (struct sockaddr_in){
-                .sin_family = AF_INET, .sin_port = htons(to[i].port), .sin_addr.s_addr = htonl(to[i].ip)};
-            headers[staged] = (struct mmsghdr){.msg_hdr = {.msg_name = &addresses[staged],
-                                                           .msg_namelen = sizeof addresses[staged],
-                                                           .msg_iov = &payload,
-                                                           .msg_iovlen = 1}};
+            socklen_t length = um_socket_address_set(&addresses[staged], to[i], 0);
+            headers[staged] = (struct mmsghdr){
+                .msg_hdr = {
+                    .msg_name = &addresses[staged], .msg_namelen = length, .msg_iov = &payload, .msg_iovlen = 1}};
             staged++;
         }
         if (staged == UM_DATAGRAM_BATCH_MAX || (staged != 0 && i + 1 == count)) {
@@ -63,7 +61,7 @@ uint32_t um_datagram_fan_out(int fd, const uint8_t *data, uint32_t bytes, const 
 int um_datagram_receive(int fd, uint8_t *buffer, uint32_t stride, um_received_datagram *received, uint32_t count)
 {
     struct iovec parts[UM_DATAGRAM_BATCH_MAX];
-    struct sockaddr_in sources[UM_DATAGRAM_BATCH_MAX];
+    um_socket_address sources[UM_DATAGRAM_BATCH_MAX];
     struct mmsghdr headers[UM_DATAGRAM_BATCH_MAX];
     assert(count <= UM_DATAGRAM_BATCH_MAX);
     for (uint32_t i = 0; i < count; i++) {
@@ -76,8 +74,6 @@ int um_datagram_receive(int fd, uint8_t *buffer, uint32_t stride, um_received_da
     if (found < 0)
         return -errno;
     for (int i = 0; i < found; i++)
-        received[i] = (um_received_datagram){
-            .source = {.ip = ntohl(sources[i].sin_addr.s_addr), .port = ntohs(sources[i].sin_port)},
-            .bytes = headers[i].msg_len};
+        received[i] = (um_received_datagram){.source = um_socket_address_get(&sources[i]), .bytes = headers[i].msg_len};
     return found;
 }

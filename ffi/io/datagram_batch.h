@@ -6,7 +6,7 @@
 #ifndef UM_IO_DATAGRAM_BATCH_H
 #define UM_IO_DATAGRAM_BATCH_H
 
-#include "core/foundation/base.h"
+#include "core/foundation/address.h"
 
 enum { UM_DATAGRAM_BATCH_MAX = 64 };
 

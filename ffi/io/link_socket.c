@@ -14,6 +14,9 @@
 #ifndef UDP_GRO
 #define UDP_GRO 104
 #endif
+#ifndef IPV6_MULTICAST_ALL
+#define IPV6_MULTICAST_ALL 29
+#endif
 
 enum {
     SEGMENTS_MAX = 64,       /* the kernel's UDP_MAX_SEGMENTS */
@@ -39,6 +42,29 @@ static int set(int fd, int level, int name, int value)
     return setsockopt(fd, level, name, &value, sizeof value);
 }
 
+/* The names of one option in both families. */
+typedef struct ip_option {
+    int ipv4;
+    int ipv6;
+    const char *text; /* for error texts */
+} ip_option;
+
+static const ip_option MULTICAST_HOPS = {IP_MULTICAST_TTL, IPV6_MULTICAST_HOPS, "IP_MULTICAST_TTL"},
+                       TRAFFIC_CLASS = {IP_TOS, IPV6_TCLASS, "IP_TOS"},
+                       MTU_DISCOVER = {IP_MTU_DISCOVER, IPV6_MTU_DISCOVER, "IP_MTU_DISCOVER"},
+                       MULTICAST_ALL = {IP_MULTICAST_ALL, IPV6_MULTICAST_ALL, "IP_MULTICAST_ALL"};
+_Static_assert(IP_PMTUDISC_DO == IPV6_PMTUDISC_DO && IP_PMTUDISC_DONT == IPV6_PMTUDISC_DONT, "the same values");
+
+static int ip_level(const um_socket_link *link)
+{
+    return link->is_ipv6 ? IPPROTO_IPV6 : IPPROTO_IP;
+}
+
+static int set_ip(const um_socket_link *link, const ip_option *option, int value)
+{
+    return set(link->fd, ip_level(link), link->is_ipv6 ? option->ipv6 : option->ipv4, value);
+}
+
 /* Sets a buffer size, first by SO_*BUFFORCE, which ignores the system's limit, and returns the size granted. The kernel
  * doubles the requested size for its own overhead and reports the doubled size. */
 static uint32_t set_buffer(int fd, int force_name, int name, uint32_t bytes)
@@ -51,15 +77,17 @@ static uint32_t set_buffer(int fd, int force_name, int name, uint32_t bytes)
     return (uint32_t)granted / 2;
 }
 
-static struct sockaddr_in socket_address(um_address address)
-{
-    return (struct sockaddr_in){
-        .sin_family = AF_INET, .sin_port = htons(address.port), .sin_addr.s_addr = htonl(address.ip)};
-}
-
 static int send_datagrams(um_link *link, um_address to, const um_tx *batch, uint32_t count);
 static int send_oversize(um_link *link, um_address to, const um_tx *datagram);
 static const um_link_ops SOCKET_OPS = {.send = send_datagrams, .send_oversize = send_oversize};
+
+/* The index in the network namespace of the socket, which may not be that of the calling thread; 0: no interface. */
+static uint32_t interface_index(int fd, const char *interface)
+{
+    struct ifreq request = {0};
+    snprintf(request.ifr_name, sizeof request.ifr_name, "%s", interface);
+    return ioctl(fd, SIOCGIFINDEX, &request) != 0 ? 0 : (uint32_t)request.ifr_ifindex;
+}
 
 static int open_socket(um_socket_link *link, const um_socket_config *config)
 {
@@ -69,37 +97,36 @@ static int open_socket(um_socket_link *link, const um_socket_config *config)
     link->mtu_discover = config->fragments ? IP_PMTUDISC_DONT : IP_PMTUDISC_DO;
     link->timestamps = config->timestamps;
     um_link_counters_reset(&link->counters);
-    link->fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    link->is_ipv6 = um_ip_is_v6(config->interface_ip);
+    link->fd = socket(link->is_ipv6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (link->fd < 0)
         return fail(link, "socket");
+    link->interface_index = interface_index(link->fd, config->interface);
+    if (link->is_ipv6 && set(link->fd, IPPROTO_IPV6, IPV6_V6ONLY, 1) != 0)
+        return fail(link, "IPV6_V6ONLY");
     link->granted_send_bytes = set_buffer(link->fd, SO_SNDBUFFORCE, SO_SNDBUF, config->send_buffer_bytes);
     link->granted_receive_bytes = set_buffer(link->fd, SO_RCVBUFFORCE, SO_RCVBUF, config->receive_buffer_bytes);
     return 0;
 }
 
-/* The index in the network namespace of the socket, which may not be that of the calling thread; 0: no interface. */
-static int interface_index(int fd, const char *interface)
-{
-    struct ifreq request = {0};
-    snprintf(request.ifr_name, sizeof request.ifr_name, "%s", interface);
-    return ioctl(fd, SIOCGIFINDEX, &request) != 0 ? 0 : request.ifr_ifindex;
-}
-
 static int bind_to(um_socket_link *link, um_address address)
 {
-    struct sockaddr_in name = socket_address(address);
-    if (bind(link->fd, (struct sockaddr *)&name, sizeof name) != 0)
+    um_socket_address name;
+    socklen_t length = um_socket_address_set(&name, address, link->interface_index);
+    if (bind(link->fd, &name.any, length) != 0)
         return fail(link, "bind");
-    socklen_t length = sizeof name;
-    getsockname(link->fd, (struct sockaddr *)&name, &length);
-    link->local = (um_address){address.ip, ntohs(name.sin_port)};
+    getsockname(link->fd, &name.any, &length);
+    link->local = (um_address){address.ip, um_socket_address_get(&name).port};
     return 0;
 }
 
 int um_socket_set_interface(um_socket_link *link, const um_socket_config *config)
 {
-    struct ip_mreqn membership = {.imr_address.s_addr = htonl(config->interface_ip),
-                                  .imr_ifindex = interface_index(link->fd, config->interface)};
+    link->interface_index = interface_index(link->fd, config->interface);
+    if (link->is_ipv6)
+        return set(link->fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, (int)link->interface_index) != 0 ? -errno : 0;
+    struct ip_mreqn membership = {.imr_address.s_addr = htonl(um_ip_v4(config->interface_ip)),
+                                  .imr_ifindex = (int)link->interface_index};
     return setsockopt(link->fd, IPPROTO_IP, IP_MULTICAST_IF, &membership, sizeof membership) != 0 ? -errno : 0;
 }
 
@@ -107,12 +134,12 @@ static int prepare_sending(um_socket_link *link, const um_socket_config *config)
 {
     if (um_socket_set_interface(link, config) != 0)
         return fail(link, "IP_MULTICAST_IF");
-    if (set(link->fd, IPPROTO_IP, IP_MULTICAST_TTL, (int)config->ttl) != 0)
-        return fail(link, "IP_MULTICAST_TTL");
-    if (set(link->fd, IPPROTO_IP, IP_TOS, config->traffic_class) != 0)
-        return fail(link, "IP_TOS");
-    if (set(link->fd, IPPROTO_IP, IP_MTU_DISCOVER, link->mtu_discover) != 0)
-        return fail(link, "IP_MTU_DISCOVER");
+    if (set_ip(link, &MULTICAST_HOPS, (int)config->ttl) != 0)
+        return fail(link, MULTICAST_HOPS.text);
+    if (set_ip(link, &TRAFFIC_CLASS, config->traffic_class) != 0)
+        return fail(link, TRAFFIC_CLASS.text);
+    if (set_ip(link, &MTU_DISCOVER, link->mtu_discover) != 0)
+        return fail(link, MTU_DISCOVER.text);
     return 0;
 }
 
@@ -145,13 +172,22 @@ int um_socket_open_receiver(um_socket_link *link, const um_socket_config *config
     return result == 0 ? bind_to(link, (um_address){config->interface_ip, port}) : result;
 }
 
+/* Joins or leaves the group on the interface of this index (RFC 3678). */
+static int change_membership(const um_socket_link *link, int option)
+{
+    um_socket_address group;
+    socklen_t length = um_socket_address_set(&group, link->local, link->interface_index);
+    struct group_req membership = {.gr_interface = link->interface_index};
+    memcpy(&membership.gr_group, &group, length);
+    return setsockopt(link->fd, ip_level(link), option, &membership, sizeof membership) != 0 ? -errno : 0;
+}
+
 static int join(um_socket_link *link, const um_socket_config *config)
 {
     link->interface_index = interface_index(link->fd, config->interface);
-    struct ip_mreqn membership = {.imr_multiaddr.s_addr = htonl(link->local.ip),
-                                  .imr_address.s_addr = htonl(config->interface_ip),
-                                  .imr_ifindex = link->interface_index};
-    return setsockopt(link->fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &membership, sizeof membership) != 0 ? -errno : 0;
+    if (link->interface_index == 0)
+        return -ENODEV;
+    return change_membership(link, MCAST_JOIN_GROUP);
 }
 
 int um_socket_open_group(um_socket_link *link, const um_socket_config *config, um_address group)
@@ -161,37 +197,41 @@ int um_socket_open_group(um_socket_link *link, const um_socket_config *config, u
         return result;
     if (set(link->fd, SOL_SOCKET, SO_REUSEADDR, 1) != 0)
         return fail(link, "SO_REUSEADDR");
-    if (set(link->fd, IPPROTO_IP, IP_MULTICAST_ALL, 0) != 0)
-        return fail(link, "IP_MULTICAST_ALL");
+    if (set_ip(link, &MULTICAST_ALL, 0) != 0)
+        return fail(link, MULTICAST_ALL.text);
     result = prepare_receiving(link, config);
     if (result == 0)
         result = bind_to(link, group);
     if (result != 0 || config->is_source_specific)
         return result;
     if (join(link, config) != 0)
-        return fail(link, "IP_ADD_MEMBERSHIP");
+        return fail(link, "MCAST_JOIN_GROUP");
     return 0;
 }
 
-int um_socket_rejoin(um_socket_link *link, const um_socket_config *config)
+int um_socket_rejoin(um_socket_link *link, const um_socket_config *config, bool has_moved)
 {
-    struct ip_mreqn membership = {.imr_multiaddr.s_addr = htonl(link->local.ip), .imr_ifindex = link->interface_index};
-    /* Refused if the kernel has dropped the membership with the interface. */
-    setsockopt(link->fd, IPPROTO_IP, IP_DROP_MEMBERSHIP, &membership, sizeof membership);
+    if (!has_moved && link->interface_index == interface_index(link->fd, config->interface))
+        return 0;
+    change_membership(link, MCAST_LEAVE_GROUP); /* refused if the kernel has dropped it with the interface */
     link->interface_index = interface_index(link->fd, config->interface);
     return config->is_source_specific ? 0 : join(link, config);
 }
 
-int um_socket_set_source(um_socket_link *link, const um_socket_config *config, uint32_t source_ip, bool is_joined)
+int um_socket_set_source(um_socket_link *link, const um_socket_config *config, um_ip source_ip, bool is_joined)
 {
     link->interface_index = interface_index(link->fd, config->interface);
-    struct group_source_req membership = {.gsr_interface = (uint32_t)link->interface_index};
-    struct sockaddr_in group = socket_address(link->local), source = socket_address((um_address){source_ip, 0});
-    memcpy(&membership.gsr_group, &group, sizeof group);
-    memcpy(&membership.gsr_source, &source, sizeof source);
-    link->failed_step = "MCAST_JOIN_SOURCE_GROUP (sysctl net.ipv4.igmp_max_msf limits the sources of a group)";
+    struct group_source_req membership = {.gsr_interface = link->interface_index};
+    um_socket_address group, source;
+    socklen_t length = um_socket_address_set(&group, link->local, link->interface_index);
+    um_socket_address_set(&source, (um_address){source_ip, 0}, link->interface_index);
+    memcpy(&membership.gsr_group, &group, length);
+    memcpy(&membership.gsr_source, &source, length);
+    link->failed_step = link->is_ipv6
+                            ? "MCAST_JOIN_SOURCE_GROUP (sysctl net.ipv6.mld_max_msf limits the sources of a group)"
+                            : "MCAST_JOIN_SOURCE_GROUP (sysctl net.ipv4.igmp_max_msf limits the sources of a group)";
     int option = is_joined ? MCAST_JOIN_SOURCE_GROUP : MCAST_LEAVE_SOURCE_GROUP;
-    if (setsockopt(link->fd, IPPROTO_IP, option, &membership, sizeof membership) != 0)
+    if (setsockopt(link->fd, ip_level(link), option, &membership, sizeof membership) != 0)
         return -errno;
     return 0;
 }
@@ -268,7 +308,8 @@ static void add_part(send_plan *plan, const struct iovec *first, const um_part *
     plan->vector_count++;
 }
 
-static void plan_sends(send_plan *plan, const um_tx *batch, uint32_t count, bool gso, struct sockaddr_in *to)
+static void plan_sends(send_plan *plan, const um_tx *batch, uint32_t count, bool gso, um_socket_address *to,
+                       socklen_t to_bytes)
 {
     plan->count = plan->vector_count = 0;
     for (uint32_t done = 0; done < count && plan->count < SEND_CALLS_MAX;) {
@@ -278,7 +319,7 @@ static void plan_sends(send_plan *plan, const um_tx *batch, uint32_t count, bool
         uint32_t run = gso ? segment_run(batch + done, count - done, vectors_left) : 1;
         struct msghdr *message = &plan->headers[plan->count].msg_hdr;
         *message =
-            (struct msghdr){.msg_name = to, .msg_namelen = sizeof *to, .msg_iov = plan->vectors + plan->vector_count};
+            (struct msghdr){.msg_name = to, .msg_namelen = to_bytes, .msg_iov = plan->vectors + plan->vector_count};
         for (uint32_t i = done; i < done + run; i++)
             for (uint32_t part = 0; part < batch[i].part_count; part++)
                 add_part(plan, message->msg_iov, &batch[i].parts[part]);
@@ -304,9 +345,10 @@ static bool refuses_gso(int error)
 static int send_datagrams(um_link *base, um_address to, const um_tx *batch, uint32_t count)
 {
     um_socket_link *link = (um_socket_link *)base;
-    struct sockaddr_in address = socket_address(to);
+    um_socket_address address;
+    socklen_t address_bytes = um_socket_address_set(&address, to, link->interface_index);
     send_plan plan;
-    plan_sends(&plan, batch, count, link->gso, &address);
+    plan_sends(&plan, batch, count, link->gso, &address, address_bytes);
     int calls = sendmmsg(link->fd, plan.headers, plan.count, 0);
     count_syscalls(link, 1);
     if (calls < 0) {
@@ -333,13 +375,14 @@ static int send_datagrams(um_link *base, um_address to, const um_tx *batch, uint
 static int send_oversize(um_link *base, um_address to, const um_tx *datagram)
 {
     um_socket_link *link = (um_socket_link *)base;
-    struct sockaddr_in address = socket_address(to);
+    um_socket_address address;
+    socklen_t address_bytes = um_socket_address_set(&address, to, link->interface_index);
     send_plan plan;
-    plan_sends(&plan, datagram, 1, false, &address);
-    set(link->fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT);
+    plan_sends(&plan, datagram, 1, false, &address, address_bytes);
+    set_ip(link, &MTU_DISCOVER, IP_PMTUDISC_DONT);
     ssize_t sent = sendmsg(link->fd, &plan.headers[0].msg_hdr, 0);
     int error = errno;
-    set(link->fd, IPPROTO_IP, IP_MTU_DISCOVER, link->mtu_discover);
+    set_ip(link, &MTU_DISCOVER, link->mtu_discover);
     count_syscalls(link, 3);
     if (sent < 0) {
         UM_COUNT(*(is_full(error) ? &link->counters.send_would_block : &link->counters.send_errors), 1);
@@ -412,7 +455,7 @@ int um_socket_receive(um_socket_link *link, um_receive_ring *ring, int max)
         um_rx *rx = &ring->batch[kept++];
         *rx = (um_rx){.data = ring->vectors[i].iov_base,
                       .length = ring->headers[i].msg_len,
-                      .from = {ntohl(ring->addresses[i].sin_addr.s_addr), ntohs(ring->addresses[i].sin_port)},
+                      .from = um_socket_address_get(&ring->addresses[i]),
                       .to = link->local,
                       .received_ns = now_ns};
         if (message->msg_controllen > 0)

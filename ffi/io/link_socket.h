@@ -8,11 +8,9 @@
 #ifndef UM_IO_LINK_SOCKET_H
 #define UM_IO_LINK_SOCKET_H
 
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include "core/foundation/counters.h"
 #include "core/foundation/link.h"
+#include "os/socket_address.h"
 
 enum {
     UM_RECEIVE_BATCH_MAX = 32,
@@ -23,9 +21,9 @@ enum {
 
 typedef struct um_socket_config {
     char interface[16];
-    uint32_t interface_ip; /* host order */
-    uint32_t ttl;
-    uint8_t traffic_class;      /* IP_TOS */
+    um_ip interface_ip;         /* its family is that of the sockets */
+    uint32_t ttl;               /* hop limit of datagrams to groups */
+    uint8_t traffic_class;      /* IP_TOS, IPV6_TCLASS */
     uint32_t send_buffer_bytes; /* 0: the system's default */
     uint32_t receive_buffer_bytes;
     bool gso;
@@ -39,11 +37,12 @@ typedef struct um_socket_config {
 typedef struct um_socket_link {
     um_link base;
     int fd;
-    int interface_index; /* with which the group was joined */
-    um_address local;    /* multicast group and port, or the bound unicast address */
+    bool is_ipv6;
+    uint32_t interface_index; /* of the interface when the socket was opened or joined its group; 0: it was gone */
+    um_address local;         /* multicast group and port, or the bound unicast address */
     bool gso;
     bool timestamps;
-    int mtu_discover;            /* IP_MTU_DISCOVER of sent datagrams, except those of send_oversize */
+    int mtu_discover; /* IP_MTU_DISCOVER, IPV6_MTU_DISCOVER of sent datagrams, except those of send_oversize */
     uint32_t granted_send_bytes; /* socket buffers as the kernel granted them */
     uint32_t granted_receive_bytes;
     uint64_t drops; /* SO_RXQ_OVFL as last read */
@@ -51,7 +50,8 @@ typedef struct um_socket_link {
     um_link_counters counters;
 } um_socket_link;
 
-/* Opens a unicast socket at interface_ip, for sending to groups and for NAKs. port 0: any. 0 or -errno. */
+/* Opens a unicast socket at interface_ip, for sending to groups of its family and for NAKs. port 0: any. 0 or -errno.
+ */
 int um_socket_open_unicast(um_socket_link *link, const um_socket_config *config, uint16_t port);
 
 /* Opens a unicast socket that also receives a session's data. port 0: any. 0 or -errno. */
@@ -62,11 +62,12 @@ int um_socket_open_receiver(um_socket_link *link, const um_socket_config *config
 int um_socket_open_group(um_socket_link *link, const um_socket_config *config, um_address group);
 
 /* Joins or leaves the group of a source-specific socket for one source. 0 or -errno. */
-int um_socket_set_source(um_socket_link *link, const um_socket_config *config, uint32_t source_ip, bool is_joined);
+int um_socket_set_source(um_socket_link *link, const um_socket_config *config, um_ip source_ip, bool is_joined);
 
-/* Joins the group again after the interface was made again, renamed or got another address. A source-specific socket
- * then needs um_socket_set_source for each source. 0 or -errno. */
-int um_socket_rejoin(um_socket_link *link, const um_socket_config *config);
+/* Joins the group again after the interface was made again or renamed. Does nothing if the interface is the same one,
+ * unless it `has_moved` to another address. A source-specific socket then needs um_socket_set_source for each source. 0
+ * or -errno. */
+int um_socket_rejoin(um_socket_link *link, const um_socket_config *config, bool has_moved);
 /* Sends to groups by the interface as it is now. 0 or -errno. */
 int um_socket_set_interface(um_socket_link *link, const um_socket_config *config);
 
@@ -78,7 +79,7 @@ typedef struct um_receive_ring {
     uint8_t *memory; /* UM_RECEIVE_BATCH_MAX * UM_RECEIVE_STRIDE_BYTES */
     struct mmsghdr headers[UM_RECEIVE_BATCH_MAX];
     struct iovec vectors[UM_RECEIVE_BATCH_MAX];
-    struct sockaddr_in addresses[UM_RECEIVE_BATCH_MAX];
+    um_socket_address addresses[UM_RECEIVE_BATCH_MAX];
     uint8_t control[UM_RECEIVE_BATCH_MAX][128];
     um_rx batch[UM_RECEIVE_BATCH_MAX];
 } um_receive_ring;

@@ -1,6 +1,6 @@
 #include "io/links.h"
 
-#include "core/foundation/internet.h"
+#include "core/wire/datagram_size.h"
 #include "os/memory.h"
 
 #define RING_BYTES ((size_t)UM_RECEIVE_BATCH_MAX * UM_RECEIVE_STRIDE_BYTES)
@@ -43,6 +43,7 @@ void um_links_on_send_error(const um_links *links, um_source_session *session, i
     if (error != -EMSGSIZE)
         return;
     int mtu = um_socket_interface_mtu(fd, links->socket_config.interface);
-    if (mtu > UM_IPV4_UDP_HEADER_BYTES)
-        um_source_session_set_datagram_max(session, (uint32_t)mtu - UM_IPV4_UDP_HEADER_BYTES);
+    int header_bytes = (int)um_datagram_header_bytes(session->config.group);
+    if (mtu > header_bytes)
+        um_source_session_set_datagram_max(session, (uint32_t)(mtu - header_bytes));
 }

@@ -16,6 +16,7 @@
 
 typedef struct um_links {
     um_socket_config socket_config;
+    um_socket_config ipv6_socket_config;  /* for IPv6 groups; without an address if the interface has none of IPv6 */
     um_socket_config lbtru_socket_config; /* for sockets of LBT-RU */
     um_rings *rings;                      /* NULL: data uses kernel sockets, or the context is closed */
     um_authentication authentication;
@@ -27,6 +28,16 @@ typedef struct um_links {
 } um_links;
 
 int um_links_open(um_links *links, const um_socket_config *config, um_rings *rings);
+/* Returns the options of sockets of a group's family, or NULL if the interface has no address of it. */
+static inline const um_socket_config *um_links_config_for(const um_links *links, um_address group)
+{
+    if (UM_LIKELY(!um_ip_is_v6(group.ip)))
+        return &links->socket_config;
+    return um_ip_is_set(links->ipv6_socket_config.interface_ip) ? &links->ipv6_socket_config : NULL;
+}
+
+#define UM_LINKS_NO_IPV6 "an IPv6 address of the interface" /* the failed step if it is NULL */
+
 /* Frees the receive buffers when nothing receives any more. Counters stay readable. */
 void um_links_close(um_links *links);
 

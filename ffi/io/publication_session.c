@@ -23,19 +23,24 @@ static um_publication_session *free_entry(um_publication_sessions *sessions)
     return NULL;
 }
 
-static int open_sockets(um_publication_session *session, enum um_transport transport, uint16_t port_low,
+static int open_sockets(um_publication_session *session, const um_source_session_config *config, uint16_t port_low,
                         uint16_t port_high)
 {
-    um_links *links = session->sessions->links;
-    bool is_lbtru = transport == UM_TRANSPORT_LBTRU;
     um_publication_sessions *sessions = session->sessions;
+    um_links *links = sessions->links;
+    bool is_lbtru = config->transport == UM_TRANSPORT_LBTRU;
+    const um_socket_config *sockets =
+        is_lbtru ? &links->lbtru_socket_config : um_links_config_for(links, config->group);
     uint32_t index = (uint32_t)(session - sessions->table);
-    int result = um_control_open(&session->control, sessions->reactor, links, &session->core, index,
-                                 is_lbtru ? &links->lbtru_socket_config : &links->socket_config, port_low, port_high);
-    session->data_link.fd = -1;
+    session->control.nak_link.fd = session->data_link.fd = -1;
+    sessions->reactor->error_step = UM_LINKS_NO_IPV6;
+    if (sockets == NULL)
+        return -EADDRNOTAVAIL;
+    int result = um_control_open(&session->control, sessions->reactor, links, &session->core, index, sockets, port_low,
+                                 port_high);
     if (result != 0 || is_lbtru)
         return result;
-    result = um_socket_open_unicast(&session->data_link, &links->socket_config, 0);
+    result = um_socket_open_unicast(&session->data_link, sockets, 0);
     sessions->reactor->error_step = session->data_link.failed_step;
     if (result != 0)
         um_socket_close(&session->control.nak_link);
@@ -204,7 +209,7 @@ static void open_tapped(um_publication_session *session, uint32_t transport)
 static int open_datagram_links(um_publication_session *session, um_source_session_config *config,
                                const session_sockets *sockets)
 {
-    int result = open_sockets(session, config->transport, sockets->port_low, sockets->port_high);
+    int result = open_sockets(session, config, sockets->port_low, sockets->port_high);
     if (result == 0)
         result = open_sender(session, config->transport);
     if (result != 0)
@@ -227,9 +232,9 @@ static int move_session(um_publication_session *session)
         return -EADDRNOTAVAIL;
     um_links_close_socket(links, &session->control.nak_link);
     um_links_close_socket(links, &session->data_link);
-    int result = open_sockets(session, config->transport, config->nak_port, config->nak_port);
+    int result = open_sockets(session, config, config->nak_port, config->nak_port);
     if (result == -EADDRINUSE)
-        result = open_sockets(session, config->transport, 0, 0);
+        result = open_sockets(session, config, 0, 0);
     if (result != 0)
         return result;
     session->sender.mtu_fd = session->control.nak_link.fd;
@@ -246,15 +251,17 @@ static int move_session(um_publication_session *session)
 
 int um_publication_sessions_follow_interface(um_publication_sessions *sessions)
 {
-    const um_socket_config *config = &sessions->links->socket_config;
     int result = 0;
     for (uint32_t i = 0; i < sessions->limit; i++) {
         um_publication_session *session = &sessions->table[i];
         if (!session->is_used)
             continue;
+        const um_socket_config *config = um_links_config_for(sessions->links, session->core.config.group);
         um_lock_acquire(&session->core.sender_lock);
         int followed = 0;
-        if (um_publication_session_local(session).ip != config->interface_ip)
+        if (config == NULL)
+            followed = -EADDRNOTAVAIL;
+        else if (!um_ip_equal(um_publication_session_local(session).ip, config->interface_ip))
             followed = move_session(session);
         else if (session->data_link.fd >= 0)
             followed = um_socket_set_interface(&session->data_link, config);

@@ -126,7 +126,11 @@ static int join_group(um_receiving *receiving, um_address address, um_group **jo
     *joined = group;
     if (group->is_used)
         return 0;
-    int result = um_socket_open_group(&group->link, &receiving->links->socket_config, address);
+    const um_socket_config *config = um_links_config_for(receiving->links, address);
+    receiving->reactor->error_step = UM_LINKS_NO_IPV6;
+    if (config == NULL)
+        return -EADDRNOTAVAIL;
+    int result = um_socket_open_group(&group->link, config, address);
     receiving->reactor->error_step = group->link.failed_step;
     return result == 0 ? add_group(receiving, group) : result;
 }
@@ -135,7 +139,7 @@ static int join_group(um_receiving *receiving, um_address address, um_group **jo
 static int open_receive_port(um_receiving *receiving, const um_receiver_session_config *config, um_group **opened)
 {
     const um_socket_config *socket = &receiving->links->lbtru_socket_config;
-    um_group *group = find_group(receiving, (um_address){0, 0});
+    um_group *group = find_group(receiving, (um_address){0});
     receiving->reactor->error_step = "group table";
     if (group == NULL)
         return -ENOSPC;
@@ -154,7 +158,7 @@ static int open_receive_port(um_receiving *receiving, const um_receiver_session_
 /* Takes an entry for a connection, which connects later. */
 static int take_connection_entry(um_receiving *receiving, um_group **opened)
 {
-    um_group *group = find_group(receiving, (um_address){0, 0});
+    um_group *group = find_group(receiving, (um_address){0});
     receiving->reactor->error_step = "group table";
     if (group == NULL)
         return -ENOSPC;
@@ -214,11 +218,11 @@ static void leave_group(um_receiving *receiving, um_group *group)
 }
 
 /* Returns true if the source of a session has another session that is received from the group's socket. */
-static bool has_other_session(const um_receiving *receiving, const um_group *group, uint32_t source_ip)
+static bool has_other_session(const um_receiving *receiving, const um_group *group, um_ip source_ip)
 {
     for (uint32_t i = 0; i < receiving->node.session_count; i++) {
         const session_block *other = (const session_block *)receiving->node.sessions[i];
-        if (other->group == group && other->core.config.id.source.ip == source_ip)
+        if (other->group == group && um_ip_equal(other->core.config.id.source.ip, source_ip))
             return true;
     }
     return false;
@@ -227,8 +231,8 @@ static bool has_other_session(const um_receiving *receiving, const um_group *gro
 /* Joins or leaves the source of a session that is not in the node, if groups are joined per source. */
 static int set_source(um_receiving *receiving, um_group *group, const um_session_id *id, bool is_joined)
 {
-    const um_socket_config *config = &receiving->links->socket_config;
-    if (!config->is_source_specific || id->transport != UM_TRANSPORT_LBTRM ||
+    const um_socket_config *config = um_links_config_for(receiving->links, id->group);
+    if (config == NULL || !config->is_source_specific || id->transport != UM_TRANSPORT_LBTRM ||
         has_other_session(receiving, group, id->source.ip))
         return 0;
     int result = um_socket_set_source(&group->link, config, id->source.ip, is_joined);
@@ -242,11 +246,28 @@ static void leave_endpoint(um_receiving *receiving, um_group *group, const um_se
     leave_group(receiving, group);
 }
 
+static um_control_sender *control_for(um_receiving *receiving, um_ip peer)
+{
+    return um_ip_is_v6(peer) ? &receiving->ipv6_control : &receiving->control;
+}
+
+/* Opens the socket for datagrams to a source of LBT-RM unless it is open. */
+static int need_control(um_receiving *receiving, um_ip source)
+{
+    um_control_sender *control = control_for(receiving, source);
+    um_links *links = receiving->links;
+    int result = um_control_sender_need(control, links,
+                                        um_ip_is_v6(source) ? &links->ipv6_socket_config : &links->socket_config);
+    receiving->reactor->error_step = control->link.failed_step;
+    return result;
+}
+
 /* Returns the link for datagrams to the source; an LBT-RU session sends them from the port that receives its data. */
 static um_tap_link *control_link_of(um_receiving *receiving, session_block *block,
                                     const um_receiver_session_config *config)
 {
-    return config->id.transport == UM_TRANSPORT_LBTRU ? &block->tapped : &receiving->tapped_control;
+    return config->id.transport == UM_TRANSPORT_LBTRU ? &block->tapped
+                                                      : &control_for(receiving, config->id.source.ip)->tapped;
 }
 
 static um_mac_session mac_session(const um_receiver_session_config *config)
@@ -268,7 +289,8 @@ static int open_authentication(um_receiving *receiving, session_block *block, co
     bool is_lbtru = config->id.transport == UM_TRANSPORT_LBTRU;
     result = um_tagging_link_open(&block->tagging, &control_link_of(receiving, block, config)->base, &keys->keys[0],
                                   UM_MAC_CONTROL, authentication->scope, NULL,
-                                  is_lbtru ? block->group->link.local : receiving->control_link.local,
+                                  is_lbtru ? block->group->link.local
+                                           : control_for(receiving, config->id.source.ip)->link.local,
                                   config->datagram_max_bytes, config->random_seed);
     if (result != 0)
         um_session_verifier_close(&block->verifier);
@@ -326,6 +348,8 @@ static int open_session(um_receiving *receiving, const um_receiver_session_confi
     update_report(receiving, (uint32_t)(block->group - receiving->groups));
     um_tap_link_init(&block->tapped, &block->group->link.base, &receiving->links->tap, block->group->link.local);
     result = set_source(receiving, block->group, &config->id, true);
+    if (result == 0 && config->id.transport == UM_TRANSPORT_LBTRM)
+        result = need_control(receiving, config->id.source.ip);
     if (result == 0 && datagram_keys != NULL)
         result = open_authentication(receiving, block, datagram_keys, config);
     if (result == 0) {
@@ -473,15 +497,6 @@ void um_receiving_set_nak_cutoff(um_receiving *receiving, um_receiver *receiver,
 
 /* ---- opening and closing ---- */
 
-static int open_control_link(um_receiving *receiving)
-{
-    int result = um_socket_open_unicast(&receiving->control_link, &receiving->links->socket_config, 0);
-    receiving->reactor->error_step = receiving->control_link.failed_step;
-    um_tap_link_init(&receiving->tapped_control, &receiving->control_link.base, &receiving->links->tap,
-                     receiving->control_link.local);
-    return result;
-}
-
 int um_receiving_open(um_receiving *receiving, um_reactor *reactor, um_links *links, um_receive_coalescing *coalescing,
                       const um_receiving_config *config)
 {
@@ -491,7 +506,7 @@ int um_receiving_open(um_receiving *receiving, um_reactor *reactor, um_links *li
     receiving->config = *config;
     receiving->next_delivery_id = 1;
     receiving->recoveries_fd = -1;
-    receiving->control_link.fd = -1;
+    receiving->control.link.fd = receiving->ipv6_control.link.fd = -1;
     um_node_init(&receiving->node);
     reactor->error_step = "memory";
     receiving->reorder_bytes =
@@ -506,28 +521,29 @@ int um_receiving_open(um_receiving *receiving, um_reactor *reactor, um_links *li
     um_resume_points_init(&receiving->node.resume_points, receiving->resume_memory, RESUME_POINTS);
     um_reorder_init(&receiving->node.store, receiving->reorder_memory, config->hold_datagrams,
                     config->datagram_max_bytes, config->hold_messages);
-    return open_control_link(receiving);
-}
-
-static bool is_multicast(um_address address)
-{
-    return address.ip >> 28 == 14;
+    return need_control(receiving, (um_ip){0});
 }
 
 static int rejoin_groups(um_receiving *receiving)
 {
-    const um_socket_config *config = &receiving->links->socket_config;
     int result = 0;
     for (uint32_t i = 0; i < receiving->group_limit; i++) {
         um_group *group = &receiving->groups[i];
-        if (!group->is_used || !is_multicast(group->link.local))
+        if (!group->is_used || !um_ip_is_multicast(group->link.local.ip))
             continue;
-        int joined = um_socket_rejoin(&group->link, config);
+        const um_socket_config *config = um_links_config_for(receiving->links, group->link.local);
+        int joined = -EADDRNOTAVAIL;
+        const um_control_sender *control = control_for(receiving, group->link.local.ip);
+        if (config != NULL)
+            joined = um_socket_rejoin(&group->link, config, um_control_sender_has_moved(control, config));
         result = joined != 0 ? joined : result;
     }
-    for (uint32_t i = 0; i < receiving->node.session_count && config->is_source_specific; i++) {
+    for (uint32_t i = 0; i < receiving->node.session_count; i++) {
         session_block *block = (session_block *)receiving->node.sessions[i];
-        if (is_multicast(block->group->link.local)) /* joined already if the source has another session */
+        const um_socket_config *config = um_links_config_for(receiving->links, block->group->link.local);
+        if (config == NULL || !config->is_source_specific)
+            continue;
+        if (um_ip_is_multicast(block->group->link.local.ip)) /* joined already if the source has another session */
             um_socket_set_source(&block->group->link, config, block->core.config.id.source.ip, true);
     }
     return result;
@@ -535,15 +551,18 @@ static int rejoin_groups(um_receiving *receiving)
 
 int um_receiving_follow_interface(um_receiving *receiving)
 {
-    receiving->reactor->error_step = "IP_ADD_MEMBERSHIP";
+    um_links *links = receiving->links;
+    receiving->reactor->error_step = "MCAST_JOIN_GROUP";
     int result = rejoin_groups(receiving);
-    if (receiving->control_link.local.ip == receiving->links->socket_config.interface_ip)
+    int moved = um_control_sender_follow(&receiving->control, links, &links->socket_config);
+    int ipv6_moved = um_control_sender_follow(&receiving->ipv6_control, links, &links->ipv6_socket_config);
+    if (moved == 0 && ipv6_moved == 0)
         return result;
-    um_links_close_socket(receiving->links, &receiving->control_link);
-    int opened = open_control_link(receiving);
-    result = opened != 0 ? opened : result;
+    result = moved < 0 ? moved : ipv6_moved < 0 ? ipv6_moved : result;
     for (uint32_t i = 0; i < receiving->node.session_count && result == 0; i++) {
         const session_block *block = (const session_block *)receiving->node.sessions[i];
+        if ((um_ip_is_v6(block->core.config.id.source.ip) ? ipv6_moved : moved) == 0)
+            continue;
         if (block->core.verifier != NULL || block->core.config.id.transport == UM_TRANSPORT_LBTRU)
             result = -EADDRNOTAVAIL;
     }
@@ -552,7 +571,8 @@ int um_receiving_follow_interface(um_receiving *receiving)
 
 void um_receiving_close(um_receiving *receiving)
 {
-    um_socket_close(&receiving->control_link);
+    um_socket_close(&receiving->control.link);
+    um_socket_close(&receiving->ipv6_control.link);
     um_unmap(receiving->reorder_memory, receiving->reorder_bytes);
     um_unmap(receiving->resume_memory, um_resume_points_footprint(RESUME_POINTS));
     receiving->reorder_memory = receiving->resume_memory = NULL;

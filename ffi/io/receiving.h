@@ -9,6 +9,7 @@
 
 #include "core/foundation/receive_coalescing.h"
 #include "core/receiver/node.h"
+#include "io/control_sender.h"
 #include "io/links.h"
 #include "io/reactor.h"
 #include "io/tcp_connection.h"
@@ -53,8 +54,8 @@ typedef struct um_receiving {
     um_links *links;
     um_receiving_config config;
     um_node node;
-    um_socket_link control_link; /* sends NAKs and status messages */
-    um_tap_link tapped_control;  /* as the sessions see it */
+    um_control_sender control;
+    um_control_sender ipv6_control; /* opened for the first session of an IPv6 group */
     void *reorder_memory;
     size_t reorder_bytes;
     void *resume_memory;

@@ -145,7 +145,8 @@ uint32_t um_statistics_link(um_context *context, uint64_t *out)
     um_reactor_lock(&context->reactor);
     um_link_counters *sum = (um_link_counters *)out;
     *sum = context->links.closed;
-    um_link_counters_add(sum, &context->receiving.control_link.counters);
+    um_link_counters_add(sum, &context->receiving.control.link.counters);
+    um_link_counters_add(sum, &context->receiving.ipv6_control.link.counters);
     for (uint32_t i = 0; i < context->sessions.limit; i++) {
         um_publication_session *session = &context->sessions.table[i];
         if (!session->is_used)

@@ -29,7 +29,7 @@ static int listen_at(um_tcp_server *server, uint16_t port)
     const um_tcp_source_config *config = &server->config;
     um_tcp_socket_config socket_config = {.traffic_class = config->traffic_class,
                                           .send_buffer_bytes = config->send_buffer_bytes};
-    server->local = (um_address){config->interface_ip, port};
+    server->local = um_address_of_v4(config->interface_ip, port);
     server->listen_fd = um_tcp_listen(&server->local, &socket_config, (int)config->listen_backlog);
     return server->listen_fd < 0 ? server->listen_fd : 0;
 }
@@ -126,7 +126,7 @@ static um_tcp_client *greeting_to_displace(um_tcp_server *server)
     for (uint32_t i = 0; i < count; i++) {
         uint32_t of_address = 0;
         for (uint32_t k = 0; k < count; k++)
-            of_address += greeting[k]->address.ip == greeting[i]->address.ip;
+            of_address += um_ip_equal(greeting[k]->address.ip, greeting[i]->address.ip);
         if (of_address > most || (of_address == most && greeting[i]->since_ns < chosen->since_ns)) {
             chosen = greeting[i];
             most = of_address;
@@ -418,7 +418,7 @@ static void note_stalled(um_tcp_server *server, const um_tcp_client *client, int
     um_source_events_add(&session->events, UM_SOURCE_RECEIVER_STALLED, address, (uint64_t)(now_ns - client->since_ns));
     int64_t until_ns = um_stall_penalties_add(&server->penalties, address.ip, server->config.stall_timeout_ns, now_ns);
     for (uint32_t i = 0; i < server->fan_out.client_limit; i++)
-        if (server->fan_out.clients[i].address.ip == address.ip)
+        if (um_ip_equal(server->fan_out.clients[i].address.ip, address.ip))
             server->fan_out.clients[i].waited_from_ns = until_ns;
 }
 

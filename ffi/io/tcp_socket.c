@@ -1,21 +1,15 @@
 #include "io/tcp_socket.h"
 
-#include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/socket.h>
 #include <unistd.h>
+
+#include "os/socket_address.h"
 
 enum { PROBES = 3 };
 
 static void set(int fd, int level, int name, int value)
 {
     setsockopt(fd, level, name, &value, sizeof value);
-}
-
-static struct sockaddr_in socket_address(um_address address)
-{
-    return (struct sockaddr_in){
-        .sin_family = AF_INET, .sin_port = htons(address.port), .sin_addr.s_addr = htonl(address.ip)};
 }
 
 /* Probes of an idle connection are spread over the second half of the timeout. */
@@ -52,43 +46,44 @@ static int closed_with(int fd, int error)
 
 int um_tcp_listen(um_address *local, const um_tcp_socket_config *config, int backlog)
 {
-    struct sockaddr_in name = socket_address(*local);
-    socklen_t length = sizeof name;
+    um_socket_address name;
+    socklen_t length = um_socket_address_set(&name, *local, 0);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -errno;
     set(fd, SOL_SOCKET, SO_REUSEADDR, 1); /* connections of an earlier session may still be closing on the port */
     um_tcp_set(fd, config);
-    if (bind(fd, (struct sockaddr *)&name, sizeof name) != 0 || listen(fd, backlog) != 0 ||
-        getsockname(fd, (struct sockaddr *)&name, &length) != 0)
+    if (bind(fd, &name.any, length) != 0 || listen(fd, backlog) != 0 || getsockname(fd, &name.any, &length) != 0)
         return closed_with(fd, errno);
-    local->port = ntohs(name.sin_port);
+    local->port = um_socket_address_get(&name).port;
     return fd;
 }
 
 int um_tcp_accept(int listen_fd, um_address *from)
 {
-    struct sockaddr_in name = {0};
+    um_socket_address name = {.any.sa_family = AF_UNSPEC};
     socklen_t length = sizeof name;
-    int fd = accept4(listen_fd, (struct sockaddr *)&name, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int fd = accept4(listen_fd, &name.any, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0)
         return -errno;
-    *from = (um_address){ntohl(name.sin_addr.s_addr), ntohs(name.sin_port)};
+    *from = um_socket_address_get(&name);
     return fd;
 }
 
-int um_tcp_connect(um_address to, uint32_t local_ip, const um_tcp_socket_config *config)
+int um_tcp_connect(um_address to, um_ip local_ip, const um_tcp_socket_config *config)
 {
-    struct sockaddr_in name = socket_address(to), local = socket_address((um_address){local_ip, 0});
+    um_socket_address name, local;
+    socklen_t length = um_socket_address_set(&name, to, 0);
+    socklen_t local_length = um_socket_address_set(&local, (um_address){local_ip, 0}, 0);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -errno;
     um_tcp_set(fd, config);
     /* Any port, chosen when the peer is known: many connections may then share one. */
     set(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
-    if (bind(fd, (struct sockaddr *)&local, sizeof local) != 0)
+    if (bind(fd, &local.any, local_length) != 0)
         return closed_with(fd, errno);
-    if (connect(fd, (struct sockaddr *)&name, sizeof name) != 0 && errno != EINPROGRESS)
+    if (connect(fd, &name.any, length) != 0 && errno != EINPROGRESS)
         return closed_with(fd, errno);
     return fd;
 }

@@ -6,7 +6,7 @@
 #ifndef UM_IO_TCP_SOCKET_H
 #define UM_IO_TCP_SOCKET_H
 
-#include "core/foundation/base.h"
+#include "core/foundation/address.h"
 
 typedef struct um_tcp_socket_config {
     bool no_delay;
@@ -22,7 +22,7 @@ int um_tcp_listen(um_address *local, const um_tcp_socket_config *config, int bac
 /* Returns the next connection, or -EAGAIN. */
 int um_tcp_accept(int listen_fd, um_address *from);
 /* Starts to connect from a local address; the socket becomes writable when that has succeeded or failed. */
-int um_tcp_connect(um_address to, uint32_t local_ip, const um_tcp_socket_config *config);
+int um_tcp_connect(um_address to, um_ip local_ip, const um_tcp_socket_config *config);
 /* Returns the result of connecting: 0 or -errno. */
 int um_tcp_connect_result(int fd);
 void um_tcp_set(int fd, const um_tcp_socket_config *config);

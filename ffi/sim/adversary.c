@@ -62,10 +62,10 @@ static void send_to_host(um_sim_adversary *adversary, uint32_t host, um_address 
 /* Sends to a group: to each host except a few, because an attacker's datagrams are lost, too. */
 static void send(um_sim_adversary *adversary, um_address from, um_address to, const uint8_t *data, uint32_t length)
 {
-    bool group = to.ip >> 28 == 0xe;
+    bool group = um_ip_is_multicast(to.ip);
     for (uint32_t i = 0; i < adversary->world->host_count; i++) {
         const um_sim_host *host = adversary->world->hosts[i];
-        if (!host->is_dead && (group ? percent(adversary, 80) : host->address.ip == to.ip))
+        if (!host->is_dead && (group ? percent(adversary, 80) : um_ip_equal(host->address.ip, to.ip)))
             send_to_host(adversary, i, from, to, data, length);
     }
 }
@@ -115,7 +115,7 @@ static um_sim_session *draw_session(um_sim_adversary *adversary)
 static um_address draw_sender(um_sim_adversary *adversary)
 {
     if (percent(adversary, 50))
-        return (um_address){UNKNOWN_IP + below(adversary, 8), UNKNOWN_PORT};
+        return (um_address){um_sim_ip(adversary->world, UNKNOWN_IP + below(adversary, 8)), UNKNOWN_PORT};
     const um_sim_host *host = adversary->world->hosts[below(adversary, adversary->world->host_count)];
     const um_node *node = host->node;
     if (adversary->world->transport == UM_TRANSPORT_LBTRU && node->session_count > 0)
@@ -133,7 +133,7 @@ static sender draw_client(um_sim_adversary *adversary, const um_sim_session *ses
 {
     if (session->core.config.transport == UM_TRANSPORT_LBTRM)
         return (sender){draw_sender(adversary), 0};
-    um_address own = {UM_SIM_OWN_IP, (uint16_t)(UM_SIM_OWN_PORT + below(adversary, UM_SIM_OWN_PORTS))};
+    um_address own = um_address_of_v4(UM_SIM_OWN_IP, (uint16_t)(UM_SIM_OWN_PORT + below(adversary, UM_SIM_OWN_PORTS)));
     um_address address = is_own ? own : draw_sender(adversary);
     bool is_known = is_own || adversary->has_key;
     uint32_t guess = percent(adversary, 50) ? below(adversary, 3) : (uint32_t)um_random_next(&adversary->random);
@@ -269,7 +269,7 @@ static void send_data(um_sim_adversary *adversary, const um_sim_session *session
 
 static void send_as_unknown(um_sim_adversary *adversary, const um_sim_session *session)
 {
-    um_address unknown = {UNKNOWN_IP, UNKNOWN_PORT};
+    um_address unknown = {um_sim_ip(adversary->world, UNKNOWN_IP), UNKNOWN_PORT};
     uint32_t session_id = session->core.config.session_id;
     if (percent(adversary, 50))
         send_data(adversary, session, unknown, session_id);

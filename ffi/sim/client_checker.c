@@ -35,7 +35,7 @@ static void check_answer(um_sim_client_checker *checker, const um_sim_host *host
     int64_t now_ns = um_sim_local_ns(host);
     bool is_answer = checker->host == host && checker->time_ns == world->now_ns && !checker->is_answered &&
                      um_address_equal(checker->from, datagram->to);
-    REQUIRE(world, is_answer, "host %u answers %#x:%u, which sent nothing", host->index, datagram->to.ip,
+    REQUIRE(world, is_answer, "host %u answers %#x:%u, which sent nothing", host->index, um_ip_v4(datagram->to.ip),
             datagram->to.port);
     REQUIRE(world, datagram->length <= checker->length + LONGER_MAX, "host %u answers %u bytes with %u", host->index,
             checker->length, datagram->length);
@@ -54,9 +54,9 @@ static void check_answer(um_sim_client_checker *checker, const um_sim_host *host
 static bool is_receiving(const um_sim_world *world, um_address to)
 {
     for (uint32_t i = 0; i < world->host_count; i++)
-        if (world->hosts[i]->address.ip == to.ip)
+        if (um_ip_equal(world->hosts[i]->address.ip, to.ip))
             return (uint16_t)(to.port - UM_SIM_RECEIVE_PORT) < world->hosts[i]->receive_port_count;
-    return to.ip == UM_SIM_OWN_IP;
+    return um_ip_equal(to.ip, um_ip_of_v4(UM_SIM_OWN_IP));
 }
 
 void um_sim_clients_on_sent(um_sim_client_checker *checker, const um_sim_host *host, const um_sim_datagram *datagram)
@@ -69,7 +69,7 @@ void um_sim_clients_on_sent(um_sim_client_checker *checker, const um_sim_host *h
         check_answer(checker, host, datagram, session);
     else
         REQUIRE(host->world, is_receiving(host->world, datagram->to),
-                "host %u sends the stream to %#x:%u, which did not request it", host->index, datagram->to.ip,
+                "host %u sends the stream to %#x:%u, which did not request it", host->index, um_ip_v4(datagram->to.ip),
                 datagram->to.port);
 }
 

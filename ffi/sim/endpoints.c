@@ -25,7 +25,7 @@ int um_sim_add_host(um_sim_world *world, const um_sim_host_config *config)
     host->world = world;
     host->config = *config;
     host->index = world->host_count;
-    host->address = (um_address){HOST_IP + host->index, CONTROL_PORT};
+    host->address = (um_address){um_sim_ip(world, HOST_IP + host->index), CONTROL_PORT};
     host->inbox = inbox;
     host->requested_ns = host->due_ns = UM_NEVER_NS;
     host->on_arrival = um_sim_on_arrival;

@@ -142,7 +142,7 @@ static bool is_port_open(const um_sim_host *host, um_address to)
     for (uint32_t i = 0; i < host->node->session_count; i++)
         if (um_address_equal(host->node->sessions[i]->local, to))
             return true;
-    return to.ip >> 28 == 0xe;
+    return um_ip_is_multicast(to.ip);
 }
 
 void um_sim_on_arrival(um_sim_world *world, uint32_t host_index, uint32_t slot)

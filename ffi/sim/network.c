@@ -189,10 +189,12 @@ static int64_t draw_delay(um_sim_host *host)
 
 /* Corrupts a copy so that every receiver must refuse it: sent to a group, it has any bytes changed and comes from an
  * address without a session; otherwise no decoder accepts it, or it is a NAK of sqns that may never have been sent. */
-static void mangle(um_random *random, enum um_transport transport, um_sim_datagram *datagram, uint8_t *bytes)
+static void mangle(um_sim_world *world, um_sim_datagram *datagram, uint8_t *bytes)
 {
-    if (datagram->to.ip >> 28 == 0xe && chance(random, PPM / 2)) {
-        datagram->from.ip = UNKNOWN_IP;
+    um_random *random = &world->random;
+    enum um_transport transport = world->transport;
+    if (um_ip_is_multicast(datagram->to.ip) && chance(random, PPM / 2)) {
+        datagram->from.ip = um_sim_ip(world, UNKNOWN_IP);
         for (uint64_t i = um_random_below(random, 8) + 1; i > 0; i--)
             bytes[um_random_below(random, datagram->length)] ^= (uint8_t)(1u << um_random_below(random, 8));
         return;
@@ -229,7 +231,7 @@ static void add_garbage(um_sim_host *host, const um_sim_datagram *like, const ui
         return;
     um_sim_datagram *datagram = &world->datagrams[slot];
     uint8_t *bytes = um_sim_bytes_of(world, (uint32_t)slot);
-    mangle(&world->random, world->transport, datagram, bytes);
+    mangle(world, datagram, bytes);
     um_sim_note_datagram(world, datagram, bytes);
     schedule_arrival(host, (uint32_t)slot, draw_delay(host), false);
     um_sim_release_datagram(world, (uint32_t)slot);
@@ -295,10 +297,10 @@ static bool has_joined(const um_sim_host *host, um_address group)
 static void route(um_sim_world *world, uint32_t slot)
 {
     um_address to = world->datagrams[slot].to;
-    bool group = to.ip >> 28 == 0xe;
+    bool group = um_ip_is_multicast(to.ip);
     for (uint32_t i = 0; i < world->host_count; i++) {
         um_sim_host *host = world->hosts[i];
-        if (group ? has_joined(host, to) : host->address.ip == to.ip)
+        if (group ? has_joined(host, to) : um_ip_equal(host->address.ip, to.ip))
             carry(host, slot);
     }
 }

@@ -709,6 +709,7 @@ um_sim_world *um_sim_run_world(const um_sim_params *params, uint64_t seed, um_si
     if (params->transport == UM_TRANSPORT_LBTRU)
         um_sim_scenario_to_lbtru(&run->scenario, seed);
     world->transport = (enum um_transport)params->transport;
+    world->is_ipv6 = um_ip_is_v6(run->scenario.sessions[0].group.ip);
     um_random recovery_random = {seed ^ 0x7265636f76657279u};
     if (params->recovers)
         um_sim_draw_recovery(&run->recovery, &run->scenario, &recovery_random);

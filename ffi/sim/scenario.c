@@ -50,7 +50,7 @@ static void draw_session(const um_sim_scenario *scenario, uint32_t index, um_sou
     uint32_t group = um_draw_percent(random, 70) ? index : 0; /* sometimes two sessions share a group */
     *session = (um_source_session_config){.session_id = (uint32_t)um_random_next(random) | 1,
                                           .nak_port = (uint16_t)(14390 + index),
-                                          .group = {0xe00a0a0a + group, 14400},
+                                          .group = um_address_of_v4(0xe00a0a0a + group, 14400),
                                           .initial_sqn = draw_sqn(random),
                                           .initial_term_id = (uint32_t)um_random_next(random),
                                           .term_length = term_bytes(random),
@@ -243,6 +243,9 @@ void um_sim_draw_scenario(um_sim_scenario *scenario, um_random *random)
         for (uint32_t t = 0; t < topics; t++)
             draw_publisher(scenario, session, topics, t, &scenario->publishers[s][t], random);
     }
+    bool is_ipv6 = scenario->sessions[0].session_id & 16;
+    for (uint32_t s = 0; s < scenario->session_count && is_ipv6; s++)
+        scenario->sessions[s].group.ip = (um_ip){0xff15ull << 48, um_ip_v4(scenario->sessions[s].group.ip)};
     for (uint32_t h = 0; h < scenario->session_count + scenario->host_count; h++) {
         draw_host(scenario, &scenario->hosts[h], random);
         draw_faults(&scenario->faults[h], random);
@@ -265,7 +268,7 @@ void um_sim_scenario_to_lbtru(um_sim_scenario *scenario, uint64_t seed)
     for (uint32_t s = 0; s < scenario->session_count; s++) {
         um_source_session_config *session = &scenario->sessions[s];
         session->transport = UM_TRANSPORT_LBTRU;
-        session->group = (um_address){0, 0};
+        session->group = (um_address){0};
         session->flow_cookie = 0; /* client ids prove more */
         session->client_capacity = scenario->host_count + (harsh ? um_draw_between(&random, 0, 4) : 64);
         session->client_buckets = um_draw_between(&random, 1, 16);

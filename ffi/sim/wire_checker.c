@@ -113,7 +113,7 @@ static uint32_t sent_before(const um_sim_wire_session *wire)
 /* Checks that the sqns sent to one client ascend. Returns true for a copy of data that another client received. */
 static bool is_later_copy(um_sim_world *world, um_sim_wire_session *wire, const um_packet *packet, um_address to)
 {
-    uint32_t host = to.ip - world->hosts[0]->address.ip;
+    uint32_t host = (uint32_t)(to.ip.low - world->hosts[0]->address.ip.low);
     if (!is_lbtru(wire) || packet->flags & UM_LBTRM_FLAG_RETRANSMISSION || host >= world->host_count)
         return false;
     uint32_t slot = to.port % UM_SIM_WIRE_PORTS;

@@ -179,6 +179,7 @@ struct um_sim_world {
     uint32_t past_next;
 
     enum um_transport transport; /* of all sessions */
+    bool is_ipv6;                /* the hosts have IPv6 addresses */
     um_sim_watcher watcher;
     bool is_tracing;
     um_sim_buffer trace, trace_bytes, rows, payloads;
@@ -196,10 +197,16 @@ struct um_sim_world {
 /* Address space of a world; a page uses memory once it is touched. */
 #define UM_SIM_WORLD_BYTES ((size_t)1 << 30)
 
+/* An address in the network of the hosts. */
+static inline um_ip um_sim_ip(const um_sim_world *world, uint32_t number)
+{
+    return world->is_ipv6 ? (um_ip){0xfd00ull << 48, number} : um_ip_of_v4(number);
+}
+
 /* True if a source sends to this address: a group, or the port of a receiver's session. */
 static inline bool um_sim_goes_to_receivers(um_address to)
 {
-    return to.ip >> 28 == 0xe || (to.port >= UM_SIM_RECEIVE_PORT && to.port < 2 * UM_SIM_RECEIVE_PORT);
+    return um_ip_is_multicast(to.ip) || (to.port >= UM_SIM_RECEIVE_PORT && to.port < 2 * UM_SIM_RECEIVE_PORT);
 }
 
 /* The id of a host in flow control. */

@@ -34,7 +34,7 @@ void um_xsk_template_init(um_xsk_template *made, const uint8_t *source_mac, uint
     memset(made, 0, sizeof *made);
     made->to = to;
     made->header_bytes = um_xsk_header_bytes(tag_control);
-    um_xsk_group_mac(to.ip, made->bytes);
+    um_xsk_group_mac(um_ip_v4(to.ip), made->bytes);
     memcpy(made->bytes + UM_MAC_BYTES, source_mac, UM_MAC_BYTES);
     if (tag_control != 0) {
         um_store_be16(made->bytes + UM_ETHERTYPE_AT, UM_ETHERTYPE_VLAN);
@@ -47,8 +47,8 @@ void um_xsk_template_init(um_xsk_template *made, const uint8_t *source_mac, uint
     um_store_be16(ip + UM_IPV4_FRAGMENT_AT, UM_IPV4_DONT_FRAGMENT);
     ip[UM_IPV4_TTL_AT] = (uint8_t)ttl;
     ip[UM_IPV4_PROTOCOL_AT] = UM_PROTOCOL_UDP;
-    um_store_be32(ip + UM_IPV4_FROM_AT, from.ip);
-    um_store_be32(ip + UM_IPV4_TO_AT, to.ip);
+    um_store_be32(ip + UM_IPV4_FROM_AT, um_ip_v4(from.ip));
+    um_store_be32(ip + UM_IPV4_TO_AT, um_ip_v4(to.ip));
     um_store_be16(udp, from.port);
     um_store_be16(udp + UM_UDP_TO_AT, to.port);
     made->ip_sum = um_internet_fold(um_internet_sum(ip, UM_IPV4_HEADER_BYTES, 0));
@@ -170,7 +170,7 @@ enum um_xsk_refusal um_xsk_read_headers(const uint8_t *frame, uint32_t length, b
         return UM_XSK_BAD_CHECKSUM;
     rx->data = udp + UM_UDP_HEADER_BYTES;
     rx->length = udp_length - UM_UDP_HEADER_BYTES;
-    rx->from = (um_address){um_load_be32(ip + UM_IPV4_FROM_AT), um_load_be16(udp)};
-    rx->to = (um_address){um_load_be32(ip + UM_IPV4_TO_AT), um_load_be16(udp + UM_UDP_TO_AT)};
+    rx->from = um_address_of_v4(um_load_be32(ip + UM_IPV4_FROM_AT), um_load_be16(udp));
+    rx->to = um_address_of_v4(um_load_be32(ip + UM_IPV4_TO_AT), um_load_be16(udp + UM_UDP_TO_AT));
     return UM_XSK_READ;
 }

@@ -11,12 +11,12 @@ typedef struct ring_end {
 
 static um_address listen_address(const um_raw_pingpong_config *config)
 {
-    return (um_address){config->interface_ip, config->listen_port};
+    return um_address_of_v4(config->interface_ip, config->listen_port);
 }
 
 static um_address peer_address(const um_raw_pingpong_config *config)
 {
-    return (um_address){config->peer_ip, config->peer_port};
+    return um_address_of_v4(config->peer_ip, config->peer_port);
 }
 
 static int send_one(um_xsk_rings *rings, const uint8_t *payload, uint32_t payload_bytes, uint32_t length)

@@ -76,7 +76,8 @@ int um_xsk_raw_send(um_xsk_rings *rings, uint32_t interface_ip, const um_raw_sen
                     um_raw_send_result *result)
 {
     sender s = {.rings = rings, .queue = um_xsk_rings_queue(rings, 0), .config = config, .result = result};
-    um_address from = {interface_ip, config->group_port}, to = {config->group_ip, config->group_port};
+    um_address from = um_address_of_v4(interface_ip, config->group_port);
+    um_address to = um_address_of_v4(config->group_ip, config->group_port);
     memset(result, 0, sizeof *result);
     if (!config_is_valid(config) || config->message_bytes > um_xsk_queue_datagram_max(s.queue))
         return -EINVAL;

@@ -30,9 +30,9 @@ enum {
     FROM_PEER_BYTES = 1 << 20,
 };
 
-static const um_address source_address = {0x0a090001, 5555};
-static const um_address group = {0xe00a0a0a, 14400};
-static const um_address request_port = {0x0a090001, 14391};
+static const um_address source_address = UM_ADDRESS_V4(0x0a090001, 5555);
+static const um_address group = UM_ADDRESS_V4(0xe00a0a0a, 14400);
+static const um_address request_port = UM_ADDRESS_V4(0x0a090001, 14391);
 
 enum fate { UNKNOWN, DELIVERED, LOST };
 
@@ -98,7 +98,7 @@ static inline void map(recovering *f, bool offers)
     CHECK(um_node_add_session(&f->node, f->session));
     um_delivery_init(f->delivery, &f->receiver, f->receiver.controller_count + 1, 0, TOPIC, config.nak_generation_ns);
     CHECK(um_receiver_session_map(f->session, f->delivery, f->now_ns));
-    f->delivery->request_port = offers ? request_port : (um_address){0, 0};
+    f->delivery->request_port = offers ? request_port : (um_address){0};
     um_node_wake(&f->node, f->now_ns);
 }
 

@@ -157,7 +157,7 @@ static inline um_source_session_config default_config(void)
     return (um_source_session_config){
         .session_id = 0x5eed0001,
         .nak_port = 0x3836,
-        .group = {0xe00a0a0a, 14400},
+        .group = UM_ADDRESS_V4(0xe00a0a0a, 14400),
         .initial_sqn = 0,
         .initial_term_id = 1005,
         .term_length = UM_LOG_TERM_BYTES_MIN,
@@ -184,7 +184,7 @@ static inline fixture *session_open_limited(const um_source_session_config *conf
     f->link.base.ops = &capture_ops;
     f->link.space = UINT32_MAX;
     f->now_ns = NS_PER_S;
-    f->from = (um_address){0x0a000002, 40000};
+    f->from = um_address_of_v4(0x0a000002, 40000);
     um_rate_limiter_init(&f->limits.data, data_bps, interval_ns, f->now_ns);
     um_rate_limiter_init(&f->limits.retransmit, retransmit_bps, interval_ns, f->now_ns);
     f->memory = zeroed(um_source_session_footprint(config));

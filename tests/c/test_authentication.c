@@ -9,8 +9,8 @@
 #define NOW_NS ((int64_t)1800000000 * NS_PER_S) /* of the wall clock */
 #define TOLERANCE_NS ((int64_t)60 * NS_PER_S)
 
-static const um_mac_session SESSION = {{0x0a090001, 14390}, {0xe00a0a0a, 14400}, 0x5eed0001};
-static const um_address RECEIVER = {0x0a090002, 40000};
+static const um_mac_session SESSION = {UM_ADDRESS_V4(0x0a090001, 14390), UM_ADDRESS_V4(0xe00a0a0a, 14400), 0x5eed0001};
+static const um_address RECEIVER = UM_ADDRESS_V4(0x0a090002, 40000);
 
 static um_key key_of(uint8_t id)
 {
@@ -234,7 +234,8 @@ TEST("", "a wrong tag has no effect: the right datagram is accepted afterwards")
     uint64_t stamp = um_stamp_next(0, NOW_NS);
     uint32_t length = tagged_sm(datagram, UM_MAC_CONTROL, &outsider, stamp);
     for (uint32_t i = 0; i < 5000; i++)
-        CHECK_EQ(verify(verifier, (um_address){RECEIVER.ip + i, (uint16_t)i}, datagram, length), UM_TAG_WRONG);
+        CHECK_EQ(verify(verifier, um_address_of_v4(um_ip_v4(RECEIVER.ip) + i, (uint16_t)i), datagram, length),
+                 UM_TAG_WRONG);
     CHECK_EQ(senders_verifier.sender_count, 0);
     length = tagged_sm(datagram, UM_MAC_CONTROL, &keys.keys[0], stamp);
     CHECK_EQ(verify(verifier, RECEIVER, datagram, length), UM_TAG_OK);
@@ -249,7 +250,7 @@ TEST("", "a datagram replayed from another address is refused")
     uint8_t datagram[64];
     uint32_t length = tagged_sm(datagram, UM_MAC_CONTROL, &keys.keys[0], um_stamp_next(0, NOW_NS));
     CHECK_EQ(verify(verifier, (um_address){RECEIVER.ip, 40001}, datagram, length), UM_TAG_WRONG);
-    CHECK_EQ(verify(verifier, (um_address){RECEIVER.ip + 1, 40000}, datagram, length), UM_TAG_WRONG);
+    CHECK_EQ(verify(verifier, um_address_of_v4(um_ip_v4(RECEIVER.ip) + 1, 40000), datagram, length), UM_TAG_WRONG);
     CHECK_EQ(verify(verifier, RECEIVER, datagram, length), UM_TAG_OK);
     close_verifiers();
 }
@@ -275,13 +276,13 @@ TEST("", "datagrams of a replaced sender cannot be replayed as a new sender's")
     um_mac mac;
     um_verifier *verifier = open_senders_verifier(&keys);
     uint8_t first[64], datagram[64];
-    um_address victim = {0x0a000000, 1};
+    um_address victim = um_address_of_v4(0x0a000000, 1);
     uint64_t stamp = um_stamp_next(0, NOW_NS);
     CHECK_EQ(um_mac_open(&mac, UM_MAC_CONTROL, &keys.keys[0], NULL), 0);
     uint32_t plain = um_lbtrm_write_sm(datagram, 1, 1, 1, 1, 1), length = plain + UM_TRAILER_BYTES;
     uint32_t covered = plain + UM_TRAILER_COVERED_BYTES;
     for (uint32_t i = 0; i < 4 * UM_SENDERS_MAX; i++) { /* the first one is replaced */
-        um_address from = {victim.ip + i, 1};
+        um_address from = um_address_of_v4(um_ip_v4(victim.ip) + i, 1);
         um_trailer_write(datagram + plain, 7, stamp + i);
         CHECK(um_mac_tag(&mac, from, datagram, covered, datagram + covered));
         if (i == 0)

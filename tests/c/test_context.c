@@ -44,14 +44,14 @@ typedef struct world {
 static um_address group_of(uint32_t number)
 {
     uint32_t process = (uint32_t)getpid();
-    return (um_address){0xefc00000 | (process & 0x3fff) << 8 | number, (uint16_t)(30000 + process % 5000)};
+    return um_address_of_v4(0xefc00000 | (process & 0x3fff) << 8 | number, (uint16_t)(30000 + process % 5000));
 }
 
 static um_context *context_open(bool embedded)
 {
     um_context_config config = {
         .interface = "lo",
-        .interface_ip = LOOPBACK,
+        .interface_ip = um_ip_of_v4(LOOPBACK),
         .receive_batch = 32,
         .gso = true,
         .gro = true,
@@ -105,7 +105,7 @@ static um_subscription *subscribe(world *w, um_event_queue *queue)
     for (uint32_t topic = 0; topic < PUBLISHERS; topic++) {
         const um_source_session_config *of = &w->session_configs[topic % SESSIONS];
         um_receiver_session_config session = {
-            .id = {{LOOPBACK, of->nak_port}, of->group, of->session_id, UM_TRANSPORT_LBTRM},
+            .id = {um_address_of_v4(LOOPBACK, of->nak_port), of->group, of->session_id, UM_TRANSPORT_LBTRM},
             .nak_initial_backoff_ns = NS_PER_MS,
             .nak_backoff_ns = 2 * (int64_t)NS_PER_MS,
             .nak_suppress_ns = 5 * (int64_t)NS_PER_MS,

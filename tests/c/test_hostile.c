@@ -17,8 +17,8 @@ enum {
     NAK_PORT = 0x3836,
 };
 
-static const um_address source_address = {0x0a090001, 5555};
-static const um_address group = {0xe00a0a0a, 14400};
+static const um_address source_address = UM_ADDRESS_V4(0x0a090001, 5555);
+static const um_address group = UM_ADDRESS_V4(0xe00a0a0a, 14400);
 
 /* A call may take 50 ms; instrumented code is slower and gets this much time of its thread. */
 static const int64_t call_max_ns = 300 * (int64_t)NS_PER_MS;

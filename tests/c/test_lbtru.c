@@ -154,7 +154,7 @@ TEST("UX-11", "forged connection requests and acknowledgements make no client, a
     fixture *f = lbtru_open(8);
     uint64_t bytes_in = 0, bytes_out = 0;
     for (uint32_t i = 0; i < 2000; i++) {
-        um_address victim = {0x0a010000 + i, 14360};
+        um_address victim = um_address_of_v4(0x0a010000 + i, 14360);
         uint32_t guess = i * 2654435761u;
         creq(f, victim);
         ack(f, victim, guess);
@@ -265,7 +265,7 @@ TEST("UX-11", "the table finds each of many clients after any removals")
     um_client_map_init(&map, memory, &config);
     for (uint32_t round = 0; round < 20000; round++) {
         uint32_t i = (uint32_t)um_random_below(&random, MANY);
-        um_address address = {0x0a000000 + i / 3, (uint16_t)(14360 + i % 3)};
+        um_address address = um_address_of_v4(0x0a000000 + i / 3, (uint16_t)(14360 + i % 3));
         um_client *found = um_client_map_find(&map, address);
         CHECK((found != NULL) == in[i]);
         if (found != NULL) {
@@ -541,8 +541,8 @@ TEST("UX-11",
     CHECK_EQ(c->r->session->counters.dgrams_dropped_sid, 1);
     um_lbtru_write_data(out, SID, 1, 1, false);
     to_receiver(c, (um_address){source_address.ip, SOURCE_PORT + 1}, out, UM_LBTRU_DATA_BYTES);
-    to_receiver(c, (um_address){source_address.ip + 1, SOURCE_PORT}, out, UM_LBTRU_DATA_BYTES);
-    to_receiver(c, (um_address){source_address.ip + 1, SOURCE_PORT}, out, um_lbtru_write_rst(out));
+    to_receiver(c, um_address_of_v4(um_ip_v4(source_address.ip) + 1, SOURCE_PORT), out, UM_LBTRU_DATA_BYTES);
+    to_receiver(c, um_address_of_v4(um_ip_v4(source_address.ip) + 1, SOURCE_PORT), out, um_lbtru_write_rst(out));
     CHECK_EQ(c->r->node.counters.lbtru_unknown_msgs_rcved, 3);
     CHECK_EQ(c->r->session->counters.msgs_rcved, 0);
     CHECK_EQ(c->r->session->connection.state, UM_CONNECTION_ESTABLISHED);
@@ -575,7 +575,7 @@ TEST("UM-111 UM-117 UM-126", "a gap is NAKed at once with no initial back-off, u
 
 TEST("", "sessions of different transports never match")
 {
-    um_session_id of_lbtru = {{1, 2}, {0, 0}, SID, UM_TRANSPORT_LBTRU}, other = of_lbtru;
+    um_session_id of_lbtru = {UM_ADDRESS_V4(1, 2), {{0}, 0}, SID, UM_TRANSPORT_LBTRU}, other = of_lbtru;
     CHECK(um_session_id_equal(&of_lbtru, &other));
     other.transport = UM_TRANSPORT_TCP;
     CHECK(!um_session_id_equal(&of_lbtru, &other));

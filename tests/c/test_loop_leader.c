@@ -43,7 +43,7 @@ typedef struct leading {
 static um_receiver_session_config session_config(const leading *f, um_address group)
 {
     return (um_receiver_session_config){
-        .id = {{INADDR_LOOPBACK, f->nak_port}, group, SESSION, UM_TRANSPORT_LBTRM},
+        .id = {um_address_of_v4(INADDR_LOOPBACK, f->nak_port), group, SESSION, UM_TRANSPORT_LBTRM},
         .nak_initial_backoff_ns = NS_PER_MS,
         .nak_backoff_ns = 50 * NS_PER_MS,
         .nak_generation_ns = 300 * NS_PER_MS, /* how long a gap delays topics that start behind it */
@@ -69,14 +69,14 @@ static void open_source(leading *f)
     CHECK_EQ(getsockname(f->source, (struct sockaddr *)&local, &length), 0);
     f->nak_port = ntohs(local.sin_port);
     /* Each process uses its own groups, because tests run concurrently. */
-    f->group = (um_address){0xef630000 | f->nak_port, PORT};
+    f->group = um_address_of_v4(0xef630000 | f->nak_port, PORT);
 }
 
 static leading *leading_open(void)
 {
     um_context_config config = {
         .interface = "lo",
-        .interface_ip = INADDR_LOOPBACK,
+        .interface_ip = um_ip_of_v4(INADDR_LOOPBACK),
         .ttl = 0,
         .receiver_buffer_bytes = 1 << 20,
         .receive_batch = 16,
@@ -131,7 +131,8 @@ static void send_to(leading *f, uint32_t topic, um_address group, uint32_t topic
     um_lbmc_layout layout = {.topic_index = topic, .sqn = topic_sqn, .payload_length = PAYLOAD_BYTES};
     uint8_t *payload = um_lbmc_write_message(out + UM_LBTRM_DATA_BYTES, &layout);
     memcpy(payload, &topic_sqn, sizeof topic_sqn);
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = {htonl(group.ip)}, .sin_port = htons(group.port)};
+    struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_addr = {htonl(um_ip_v4(group.ip))}, .sin_port = htons(group.port)};
     size_t bytes = (size_t)(payload + PAYLOAD_BYTES - out);
     CHECK_EQ(sendto(f->source, out, bytes, 0, (struct sockaddr *)&to, sizeof to), (ssize_t)bytes);
 }

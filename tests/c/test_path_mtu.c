@@ -19,7 +19,7 @@ typedef struct network {
 
 static um_address address_of(uint32_t i)
 {
-    return (um_address){0x0a000002 + i, 40000};
+    return um_address_of_v4(0x0a000002 + i, 40000);
 }
 
 static void report(network *n, uint32_t i)
@@ -65,7 +65,7 @@ static void run(network *n, uint32_t count, int64_t duration_ns)
 static network open_network(uint32_t interface_bytes, uint32_t path_bytes)
 {
     network n = {.now_ns = NS_PER_S};
-    um_path_mtu_init(&n.path, interface_bytes, FLOOR, 1);
+    um_path_mtu_init(&n.path, interface_bytes, FLOOR, UM_IPV4_UDP_HEADER_BYTES, 1);
     for (uint32_t i = 0; i < RECEIVERS; i++)
         n.path_bytes[i] = path_bytes;
     return n;
@@ -290,7 +290,7 @@ TEST("UM-50 W4", "receivers that ended without a word leave their place to other
 TEST("UM-50 W4", "without discovery the size is the interface's")
 {
     um_path_mtu path;
-    um_path_mtu_init(&path, JUMBO, 0, 1);
+    um_path_mtu_init(&path, JUMBO, 0, UM_IPV4_UDP_HEADER_BYTES, 1);
     um_path_mtu_on_status(&path, address_of(0), 100, 0, 0, 0, NS_PER_S);
     CHECK(um_path_mtu_tick(&path, WAIT_NS, NS_PER_S) == NULL);
     um_path_mtu_set_ceiling(&path, ETHERNET);

@@ -24,7 +24,7 @@ typedef struct receiving {
 static receiving *receiving_open(void)
 {
     um_receiver_session_config config = {
-        .id = {.source = {0x7f000001, 14390}, .group = {0xe00a0a0a, 14400}, .session_id = 7},
+        .id = {.source = UM_ADDRESS_V4(0x7f000001, 14390), .group = UM_ADDRESS_V4(0xe00a0a0a, 14400), .session_id = 7},
         .nak_initial_backoff_ns = 10 * NS_PER_MS,
         .nak_backoff_ns = BACKOFF_NS,
         .nak_suppress_ns = 100 * NS_PER_MS,

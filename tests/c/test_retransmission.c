@@ -385,7 +385,8 @@ TEST("UM-120 UM-133",
                 again_ns[packet.sqn % 1024] = f->now_ns;
             } else {
                 free(original->data);
-                *original = (capture){malloc(f->link.datagrams[i].length), f->link.datagrams[i].length, {0, 0}, false};
+                *original =
+                    (capture){malloc(f->link.datagrams[i].length), f->link.datagrams[i].length, {{0}, 0}, false};
                 memcpy(original->data, f->link.datagrams[i].data, original->length);
                 again_ns[packet.sqn % 1024] = 0;
             }

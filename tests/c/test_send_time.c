@@ -188,8 +188,8 @@ TEST("W2", "a slow reading does not change the wall clock's offset, unless the c
 
 /* ---- receiving ---- */
 
-static const um_address source_address = {0x0a090001, 5555};
-static const um_address group = {0xe00a0a0a, 14400};
+static const um_address source_address = UM_ADDRESS_V4(0x0a090001, 5555);
+static const um_address group = UM_ADDRESS_V4(0xe00a0a0a, 14400);
 
 static int send_nothing(um_link *link, um_address to, const um_tx *batch, uint32_t count)
 {

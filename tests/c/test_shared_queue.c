@@ -17,8 +17,8 @@ enum {
     NAK_PORT = 30000,
 };
 
-static const um_address source_address = {0x0a090001, 5555};
-static const um_address group = {0xe00a0a0a, 14400};
+static const um_address source_address = UM_ADDRESS_V4(0x0a090001, 5555);
+static const um_address group = UM_ADDRESS_V4(0xe00a0a0a, 14400);
 
 typedef struct sharing {
     um_link link;

@@ -23,8 +23,8 @@ enum {
     STEPS_MAX = 1000,
 };
 
-static const um_address source_address = {0x0a090001, 5555};
-static const um_address group = {0xe00a0a0a, 14400};
+static const um_address source_address = UM_ADDRESS_V4(0x0a090001, 5555);
+static const um_address group = UM_ADDRESS_V4(0xe00a0a0a, 14400);
 
 /* A link that notes the flags of the last status message. */
 typedef struct status_link {

@@ -35,7 +35,7 @@ static void fill(uint8_t *body, uint32_t length, uint32_t number, uint32_t count
 
 static um_address address_of(uint32_t number)
 {
-    return (um_address){0x0a000001 + number, (uint16_t)(1000 + number)};
+    return um_address_of_v4(0x0a000001 + number, (uint16_t)(1000 + number));
 }
 
 /* Appends single datagrams, and sometimes a coalesced run with a shorter last datagram. */
@@ -44,7 +44,7 @@ static void *produce(void *argument)
     producer *p = argument;
     um_random random = {p->number};
     uint8_t body[BODY_MAX * RUN_MAX];
-    um_address to = {0xe00a0a0a, 14400};
+    um_address to = um_address_of_v4(0xe00a0a0a, 14400);
     for (uint32_t i = 0; i < DATAGRAMS;) {
         uint32_t length = 9 + (uint32_t)um_random_below(&random, BODY_MAX - 9);
         uint32_t run = i % 10 == 0 && i + RUN_MAX <= DATAGRAMS ? RUN_MAX : 1;
@@ -108,7 +108,7 @@ static uint64_t check_file(const char *path)
         memcpy(&number, body, 4);
         memcpy(&count, body + 4, 4);
         CHECK(number < THREADS && count < DATAGRAMS);
-        CHECK(um_load_be32(ip + 12) == address_of(number).ip);
+        CHECK(um_load_be32(ip + 12) == um_ip_v4(address_of(number).ip));
         CHECK(last[number] < (int64_t)count);
         last[number] = count;
         for (uint32_t i = 8; i < wire - UM_IPV4_UDP_HEADER_BYTES; i++)

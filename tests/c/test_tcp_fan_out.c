@@ -94,7 +94,7 @@ static uint32_t send_batch(fan_out_fixture *f)
         }
         messages[i] = f->next_sqn - before;
     }
-    int taken = f->fan_out.base.ops->send(&f->fan_out.base, (um_address){0, 0}, batch, count);
+    int taken = f->fan_out.base.ops->send(&f->fan_out.base, (um_address){0}, batch, count);
     CHECK(taken >= 0 && taken <= (int)count);
     for (int i = 0; i < taken; i++) {
         memcpy(f->sent + f->sent_bytes, memory[i] + UM_LBTRM_DATA_BYTES, batch[i].length - UM_LBTRM_DATA_BYTES);
@@ -199,8 +199,8 @@ TEST("", "source-paced: control messages that a slow client does not get are not
     um_tx tx = {.parts = &part, .part_count = 1, .length = sizeof datagram};
     uint64_t lost = slow->lost_messages, lost_by_all = f->session.counters.client_messages_lost;
     while (um_byte_ring_space(&slow->backlog) >= UM_LBMC_CONTROL_BYTES)
-        CHECK_EQ(f->fan_out.base.ops->send(&f->fan_out.base, (um_address){0, 0}, &tx, 1), 1);
-    CHECK_EQ(f->fan_out.base.ops->send(&f->fan_out.base, (um_address){0, 0}, &tx, 1), 1);
+        CHECK_EQ(f->fan_out.base.ops->send(&f->fan_out.base, (um_address){0}, &tx, 1), 1);
+    CHECK_EQ(f->fan_out.base.ops->send(&f->fan_out.base, (um_address){0}, &tx, 1), 1);
     CHECK_EQ(slow->lost_messages, lost);
     CHECK_EQ(f->session.counters.client_messages_lost, lost_by_all);
     fixture_close(f);

@@ -7,7 +7,7 @@
 
 enum { ORDERS = 0x3e9, BUDGET_BPS = 8000000, NAK_LIST = 364, SENT = 4000 };
 
-static const um_address HONEST = {0x0a000002, 40000}, HOSTILE = {0x0a000063, 5555};
+static const um_address HONEST = UM_ADDRESS_V4(0x0a000002, 40000), HOSTILE = UM_ADDRESS_V4(0x0a000063, 5555);
 
 static um_source_session_config guarded_config(void)
 {
@@ -38,8 +38,8 @@ static void report_from(fixture *f, um_address from, uint64_t id, uint32_t sqn, 
 
 static void become_member(fixture *f, um_address from)
 {
-    report_from(f, from, from.ip, 1, 1 << 20);
-    report_from(f, from, from.ip, 2, 1 << 20);
+    report_from(f, from, um_ip_v4(from.ip), 1, 1 << 20);
+    report_from(f, from, um_ip_v4(from.ip), 2, 1 << 20);
 }
 
 /* NAKs the sqns from `first` on, as many as one datagram lists; returns the bytes of retransmissions this causes. */
@@ -265,12 +265,12 @@ TEST("UM-129", "members that NAK at once get equal parts")
     enum { MEMBERS = 4 };
     uint64_t bytes[MEMBERS] = {0};
     for (uint32_t m = 0; m < MEMBERS; m++)
-        become_member(f, (um_address){0x0a000010 + m, 40000});
+        become_member(f, um_address_of_v4(0x0a000010 + m, 40000));
     for (uint32_t i = 0; i < 400; i++) {
         f->now_ns += 10 * NS_PER_MS;
         for (uint32_t m = 0; m < MEMBERS; m++) /* the first one NAKs four times as often */
             for (uint32_t again = 0; again < (m == 0 ? 4u : 1u); again++)
-                bytes[m] += nak_run(f, (um_address){0x0a000010 + m, 40000}, (m * 900 + i * 7 + again * 100) % 3600);
+                bytes[m] += nak_run(f, um_address_of_v4(0x0a000010 + m, 40000), (m * 900 + i * 7 + again * 100) % 3600);
     }
     uint64_t total = bytes[0] + bytes[1] + bytes[2] + bytes[3];
     CHECK(total <= 4 * 65536 + (uint64_t)BUDGET_BPS / 8 * 4 * 11 / 10);
@@ -345,13 +345,13 @@ TEST("UM-129", "the table of accounts is bounded: non-members are replaced, memb
         um_accounting_on_status(accounting, HONEST, sqn, 0);
     um_accounting_of(accounting, HOSTILE, 0)->is_cut_off = true;
     for (uint32_t i = 0; i < 5000; i++)
-        CHECK(um_accounting_of(accounting, (um_address){0x0b000000 + i, 1}, 1 + i) != NULL);
+        CHECK(um_accounting_of(accounting, um_address_of_v4(0x0b000000 + i, 1), 1 + i) != NULL);
     CHECK_EQ(accounting->count, UM_ACCOUNTS_MAX);
     CHECK(um_accounting_of(accounting, HONEST, 6000)->is_member);
     CHECK(um_accounting_of(accounting, HOSTILE, 6000)->is_cut_off);
     for (uint32_t i = 0; i < UM_ACCOUNTS_MAX; i++)
         accounting->accounts[i].is_member = true;
-    CHECK(um_accounting_of(accounting, (um_address){1, 1}, 7000) == NULL);
+    CHECK(um_accounting_of(accounting, um_address_of_v4(1, 1), 7000) == NULL);
     free(accounting);
 }
 
@@ -425,7 +425,7 @@ TEST("AE-19 AE-20",
 TEST("AE-19", "a stalled receiver counts again once it advances inside the window, not if it repeats its report")
 {
     fixture *f = flow_session();
-    const um_address slow = {0x0a000003, 40000};
+    const um_address slow = UM_ADDRESS_V4(0x0a000003, 40000);
     report_from(f, HONEST, 1, 0, 65536);
     um_status_message paused = {.receiver_id = 2, .next_sqn = 0, .window_bytes = 0};
     publish_for(f, STALL_MS + 500, &paused, slow);
@@ -446,7 +446,7 @@ TEST("AE-20", "a receiver that advances slowly holds the sender")
     report_from(f, HONEST, 1, 0, 65536);
     um_status_message slow = {.receiver_id = 2, .next_sqn = 0, .window_bytes = 4096};
     for (uint32_t i = 0; i < 10; i++) {
-        publish_for(f, STALL_MS * 8 / 10, &slow, (um_address){0x0a000003, 40000});
+        publish_for(f, STALL_MS * 8 / 10, &slow, um_address_of_v4(0x0a000003, 40000));
         slow.next_sqn++;
     }
     CHECK_EQ(f->session->counters.receivers_stalled, 0);
@@ -454,20 +454,25 @@ TEST("AE-20", "a receiver that advances slowly holds the sender")
     session_close(f);
 }
 
+static um_network network_of(uint32_t ip, uint32_t mask)
+{
+    return (um_network){um_ip_of_v4(ip), {UINT64_MAX, (uint64_t)UINT32_MAX << 32 | mask}};
+}
+
 TEST("AE-19", "status messages from outside the allowed networks do not count")
 {
     um_source_session_config config = guarded_config();
     config.flow_policy = UM_FLOW_MIN;
     config.flow_network_count = 2;
-    config.flow_networks[0] = (um_network){0x0a000000, 0xffffffc0};
-    config.flow_networks[1] = (um_network){0x0b000001, 0xffffffff};
+    config.flow_networks[0] = network_of(0x0a000000, 0xffffffc0);
+    config.flow_networks[1] = network_of(0x0b000001, 0xffffffff);
     fixture *f = session_open(&config);
     report_from(f, HOSTILE, 9, 0, 0);
-    report_from(f, (um_address){0x0b000002, 1}, 9, 0, 0);
+    report_from(f, um_address_of_v4(0x0b000002, 1), 9, 0, 0);
     CHECK_EQ(f->session->counters.status_not_allowed, 2);
     CHECK(!um_flow_is_connected(&f->session->flow));
     report_from(f, HONEST, 1, 0, 65536);
-    report_from(f, (um_address){0x0b000001, 1}, 2, 0, 65536);
+    report_from(f, um_address_of_v4(0x0b000001, 1), 2, 0, 65536);
     CHECK_EQ(um_flow_counted(&f->session->flow), 2);
     session_close(f);
 }

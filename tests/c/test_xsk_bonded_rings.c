@@ -6,7 +6,7 @@
 
 enum { MEMBERS = 3, WAITING_MAX = 200 };
 
-static const um_address TO = {0xe00a0a0a, 14400};
+static const um_address TO = UM_ADDRESS_V4(0xe00a0a0a, 14400);
 
 typedef struct member {
     um_rings base;

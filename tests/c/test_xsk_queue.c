@@ -17,7 +17,7 @@ enum {
     CONTINUED = 1, /* XDP_PKT_CONTD */
 };
 
-static const um_address FROM = {0x0a4d0001, 14390}, GROUP = {0xe00a0a0a, 14400};
+static const um_address FROM = UM_ADDRESS_V4(0x0a4d0001, 14390), GROUP = UM_ADDRESS_V4(0xe00a0a0a, 14400);
 static const uint8_t MAC[UM_MAC_BYTES] = {2, 0, 0, 0, 0, 7};
 static const uint16_t TAGS[] = {0, 100, 7 << 13 | 4094}; /* none, a VLAN, a VLAN with a priority */
 enum { TAG_COUNT = sizeof TAGS / sizeof TAGS[0] };

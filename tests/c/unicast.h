@@ -15,7 +15,8 @@
 enum { SID = 0x5eed00aa, CLIENT = 7, ORDERS = 0x7d1, SOURCE_PORT = 14380, TIMEOUT_MS = 10000 };
 
 static const um_lbtru_options BOTH = {SID, CLIENT, true};
-static const um_address A = {0x0a000002, 14360}, B = {0x0a000003, 14360}, C = {0x0a000004, 14360};
+static const um_address A = UM_ADDRESS_V4(0x0a000002, 14360), B = UM_ADDRESS_V4(0x0a000003, 14360),
+                        C = UM_ADDRESS_V4(0x0a000004, 14360);
 
 static inline um_packet decoded(const uint8_t *data, uint32_t length)
 {
@@ -31,7 +32,7 @@ static inline um_source_session_config lbtru_config(uint32_t capacity)
     um_source_session_config config = default_config();
     config.transport = UM_TRANSPORT_LBTRU;
     config.session_id = SID;
-    config.group = (um_address){0, 0};
+    config.group = (um_address){0};
     config.client_capacity = capacity;
     config.client_buckets = 7;
     config.client_timeout_ns = TIMEOUT_MS * (int64_t)NS_PER_MS;
@@ -111,7 +112,7 @@ static inline connecting *connecting_open(void)
     c->link.base.ops = &capture_ops;
     c->link.space = UINT32_MAX;
     um_receiver_session_config config = session_config();
-    config.id = (um_session_id){{source_address.ip, SOURCE_PORT}, {0, 0}, SID, UM_TRANSPORT_LBTRU};
+    config.id = (um_session_id){{source_address.ip, SOURCE_PORT}, {{0}, 0}, SID, UM_TRANSPORT_LBTRU};
     config.nak_initial_backoff_ns = 0;
     config.send_naks = true;
     config.connect_interval_ns = 100 * NS_PER_MS;

@@ -138,7 +138,7 @@ static void on_nak(const um_packet *packet)
 static int link_send(um_link *link, um_address to, const um_tx *batch, uint32_t count)
 {
     (void)link;
-    REQUIRE(to.ip == SOURCE_IP && to.port == NAK_PORT);
+    REQUIRE(um_ip_v4(to.ip) == SOURCE_IP && to.port == NAK_PORT);
     for (uint32_t i = 0; i < count; i++) {
         um_packet packet;
         REQUIRE(batch[i].part_count == 1 && batch[i].length <= 1472);

@@ -76,7 +76,7 @@ static int link_send(um_link *link, um_address to, const um_tx *batch, uint32_t 
         memcpy(data, batch[i].parts[0].data, batch[i].length);
         REQUIRE(um_lbtrm_decode(data, batch[i].length, &packet) == UM_DGRAM_OK);
         REQUIRE(packet.type == UM_LBTRM_NAK || um_status_decode(&packet, &status));
-        REQUIRE(to.ip == SOURCE_IP && to.port == packet.nak_port);
+        REQUIRE(um_ip_v4(to.ip) == SOURCE_IP && to.port == packet.nak_port);
         w.naks_sent += packet.type == UM_LBTRM_NAK ? packet.list_count : 0;
     }
     return (int)count;

@@ -29,7 +29,7 @@ static world w;
 
 static um_address address_of(uint32_t i)
 {
-    return (um_address){0x0a000002 + i % ADDRESSES, 14360};
+    return um_address_of_v4(0x0a000002 + i % ADDRESSES, 14360);
 }
 
 /* Its next datagrams were passed over, or the report repeats earlier ones in response to a NAK. */
@@ -44,7 +44,7 @@ static void check_passed(uint32_t host, const um_filter_report *report)
 static void check_sent(um_address to, const um_tx *tx)
 {
     uint8_t data[2048];
-    uint32_t length = 0, host = to.ip - 0x0a000002;
+    uint32_t length = 0, host = um_ip_v4(to.ip) - 0x0a000002;
     um_packet packet;
     for (uint32_t p = 0; p < tx->part_count; p++) {
         REQUIRE(length + tx->parts[p].length <= sizeof data);
@@ -181,7 +181,7 @@ static uint32_t build(fuzz_input *input, uint8_t choice, um_address from, uint8_
         return um_lbtru_write_creq(out, &options);
     case 1:
         if (count == 0) /* it restarts, and recovers datagrams whose report it missed */
-            w.is_client[from.ip - 0x0a000002] = false;
+            w.is_client[um_ip_v4(from.ip) - 0x0a000002] = false;
         return um_lbtru_write_ack(out, &options, count == 0, w.session.next_sqn - 1);
     case 2:
         return um_lbtru_write_nak(out, &options, sqns, count);

@@ -88,7 +88,7 @@ static void open_world(fuzz_input *input)
     um_source_init(&w.source, NULL, &source, &w.session);
     uint8_t datagram[UM_STATUS_DATAGRAM_BYTES_MAX];
     um_status_message status = {.receiver_id = 1, .next_sqn = w.first_sqn, .window_bytes = 1 << 20};
-    um_source_session_on_control(&w.session, (um_address){0x0a000002, 40000}, datagram,
+    um_source_session_on_control(&w.session, um_address_of_v4(0x0a000002, 40000), datagram,
                                  um_status_encode(datagram, 0x5eed0001, 0x3836, &status), 0);
     for (uint32_t i = 0; i < SENT; i++) {
         uint8_t data[1024] = {0};
@@ -100,7 +100,7 @@ static void open_world(fuzz_input *input)
 
 static void call(const uint8_t *data, uint32_t length, int64_t now_ns)
 {
-    BOUNDED(um_source_session_on_control(&w.session, (um_address){0x0a000002, 40000}, data, length, now_ns));
+    BOUNDED(um_source_session_on_control(&w.session, um_address_of_v4(0x0a000002, 40000), data, length, now_ns));
     REQUIRE(w.session.retransmit_count <= UM_RETRANSMIT_QUEUE_MAX);
     REQUIRE(w.session.flow.receiver_count <= UM_FLOW_RECEIVERS_MAX);
     REQUIRE(w.session.next_sqn - w.first_sqn == w.sent_count);

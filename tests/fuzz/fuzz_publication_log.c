@@ -315,7 +315,7 @@ static void nak(fuzz_input *input)
     for (uint32_t i = 0; i < count; i++)
         sqns[i] = w.session.next_sqn - lowest - take_distance(input);
     uint32_t length = um_lbtrm_write_nak(datagram, 1, 2, sqns, count);
-    BOUNDED(um_source_session_on_control(&w.session, (um_address){0x0a000002, 40000}, datagram, length, w.now_ns));
+    BOUNDED(um_source_session_on_control(&w.session, um_address_of_v4(0x0a000002, 40000), datagram, length, w.now_ns));
 }
 
 static void send_status(fuzz_input *input)
@@ -325,7 +325,7 @@ static void send_status(fuzz_input *input)
                                 .next_sqn = w.session.next_sqn - take_distance(input),
                                 .window_bytes = take_u16(input) * 2u,
                                 .flags = take_u8(input) & 3};
-    um_source_session_on_control(&w.session, (um_address){0x0a000002, 40000}, datagram,
+    um_source_session_on_control(&w.session, um_address_of_v4(0x0a000002, 40000), datagram,
                                  um_status_encode(datagram, 1, 2, &status), w.now_ns);
 }
 
@@ -396,7 +396,8 @@ static void operate(fuzz_input *input)
         break;
     default: {
         fuzz_input raw = take_bytes(input, take_u8(input));
-        um_source_session_on_control(&w.session, (um_address){0x0a000002, 40000}, raw.at, (uint32_t)raw.left, w.now_ns);
+        um_source_session_on_control(&w.session, um_address_of_v4(0x0a000002, 40000), raw.at, (uint32_t)raw.left,
+                                     w.now_ns);
     }
     }
     check_invariants();
@@ -414,7 +415,7 @@ static void finish(void)
         uint8_t datagram[UM_STATUS_DATAGRAM_BYTES_MAX];
         uint32_t actions = 0;
         um_status_message status = {.receiver_id = 1, .next_sqn = w.session.next_sqn, .window_bytes = 1u << 31};
-        um_source_session_on_control(&w.session, (um_address){0x0a000002, 40000}, datagram,
+        um_source_session_on_control(&w.session, um_address_of_v4(0x0a000002, 40000), datagram,
                                      um_status_encode(datagram, 1, 2, &status), w.now_ns);
         um_source_flush(&w.source, w.now_ns, &actions);
         w.now_ns += 1000;

@@ -74,7 +74,7 @@ static void begin(void)
 /* from.ip 0: the session's verifier. */
 static um_verifier *verifier_of(um_address from)
 {
-    return from.ip == 0 ? &w.session.base : &w.senders.base;
+    return !um_ip_is_set(from.ip) ? &w.session.base : &w.senders.base;
 }
 
 static bool is_in_use(uint8_t key_id)
@@ -105,7 +105,7 @@ static void make(fuzz_input *input)
     made *m = &w.made[w.made_count++];
     uint8_t key = take_u8(input) % KEYS, sender = take_u8(input);
     fuzz_input bytes = take_bytes(input, take_u8(input) % DATA_MAX);
-    m->from = sender < 128 ? (um_address){0, 0} : (um_address){sender, sender};
+    m->from = sender < 128 ? (um_address){0} : um_address_of_v4(sender, sender);
     m->key_id = key + 1;
     m->is_taken = false;
     m->length = (uint32_t)bytes.left + UM_TRAILER_BYTES;
@@ -149,7 +149,7 @@ static void deliver_changed(fuzz_input *input)
         length = at;
         break;
     default:
-        if (from.ip == 0)
+        if (!um_ip_is_set(from.ip))
             return;
         from.port++;
     }
@@ -164,7 +164,7 @@ static void deliver_raw(fuzz_input *input)
         memcpy(data, bytes.at, bytes.left);
     if (take_u8(input) % 2 == 0 && bytes.left >= UM_TRAILER_BYTES) /* with a trailer that can be read */
         um_trailer_write(data + bytes.left - UM_TRAILER_BYTES, 1, w.stamp + take_u8(input));
-    REQUIRE(verify((um_address){take_u8(input), 1}, data, (uint32_t)bytes.left) != UM_TAG_OK);
+    REQUIRE(verify(um_address_of_v4(take_u8(input), 1), data, (uint32_t)bytes.left) != UM_TAG_OK);
 }
 
 static void rotate(fuzz_input *input)

@@ -168,8 +168,8 @@ def test_duplicates_are_dropped_in_every_mode(pair: Pair) -> None:
     send_each(source, b"0", LARGE, b"2")
     pair.world.run_for(10 * MS)
     again = pair.world.trace(Fate.RECEIVED, Type.DATA)[0]
-    group = (0xE00A0A0A, 14400)
-    pair.world.inject(again.data, pair.subscriber, group, (0x0A000001, 40000))
+    group = ("224.10.10.10", 14400)
+    pair.world.inject(again.data, pair.subscriber, group, ("10.0.0.1", 40000))
     pair.world.run_for(10 * MS)
     for join in joins:
         assert len(messages(join)) in (3, 5)

@@ -198,7 +198,7 @@ def test_an_older_status_message_never_lowers_the_limit(pair: Pair) -> None:
     old = pair.world.trace(Fate.RECEIVED, Type.STATUS)[1]
     assert status_of(old)[1] == 0
     before = session.counters["status_messages_received"]
-    pair.world.inject(old.data, pair.publisher, (0x0A000001, session.options.nak_port), (0x0A000002, 1))
+    pair.world.inject(old.data, pair.publisher, ("10.0.0.1", session.options.nak_port), ("10.0.0.2", 1))
     pair.world.run_for(1)
     assert session.counters["status_messages_received"] == before + 1
     assert session.probe.sender_limit == limit
@@ -213,7 +213,7 @@ def test_an_impossible_position_is_ignored(pair: Pair) -> None:
     status = bytearray(pair.world.trace(Fate.SENT, Type.STATUS)[1].data)
     struct.pack_into(">I", status, STATUS_DATA + 4, 1_000_000)
     before = session.probe.sender_limit
-    pair.world.inject(bytes(status), pair.publisher, (0x0A000001, session.options.nak_port), (0x0A000002, 1))
+    pair.world.inject(bytes(status), pair.publisher, ("10.0.0.1", session.options.nak_port), ("10.0.0.2", 1))
     pair.world.run_for(1)
     assert session.counters["status_out_of_range"] == 1
     assert session.probe.sender_limit == before

@@ -8,6 +8,7 @@ from statistics import mean
 
 from tests.sim.conftest import DELAY, Pair
 from umstack.sim import MS, SECOND, US, Datagram, Fate, Kind, NcfReason, Session, Type
+from umstack.sim.capture import host_address
 
 AT_ONCE = {"nak_initial_backoff_ns": 0}
 
@@ -37,8 +38,8 @@ def nak_by_hand(pair: Pair, session: Session, *sqns: int) -> None:
     """Send a made-up NAK to the source."""
     options = session.options
     head = struct.pack(">BBHIHH", 3, 0, options.nak_port, options.session_id, len(sqns), 0)
-    address = (0x0A000001 + pair.publisher.index, options.nak_port)
-    pair.world.inject(head + struct.pack(f">{len(sqns)}I", *sqns), pair.publisher, address, (0x0A0000FE, 1))
+    address = (host_address(pair.publisher.index), options.nak_port)
+    pair.world.inject(head + struct.pack(f">{len(sqns)}I", *sqns), pair.publisher, address, ("10.0.0.254", 1))
     pair.world.run_for(0)
 
 
@@ -430,8 +431,8 @@ def test_ncf_reasons_are_counted_separately(pair: Pair) -> None:
     for reason in range(6):
         options = session.options
         ncf = struct.pack(">BBHIIHBB", 4, 0, options.nak_port, options.session_id, 0, 2, 0, reason << 4)
-        sender = (0x0A000001 + pair.publisher.index, 1)
-        pair.world.inject(ncf + bytes(8), pair.subscriber, (0xE00A0A0A, 14400), sender)
+        sender = (host_address(pair.publisher.index), 1)
+        pair.world.inject(ncf + bytes(8), pair.subscriber, ("224.10.10.10", 14400), sender)
     pair.world.run_for(1)
     counters = join.counters
     assert counters["ncf_pckts_rcved"] == 6

@@ -10,7 +10,7 @@ import pytest
 from tests.sim.conftest import DELAY, Pair
 from umstack.sim import FLOW_MIN, MS, SECOND, Fate, Join, Kind, Session, Source, Type
 
-SESSION_ID, GROUP, PUBLISHER = 0x77, (0xE00A0A0A, 14400), 0x0A000001
+SESSION_ID, GROUP, PUBLISHER = 0x77, ("224.10.10.10", 14400), "10.0.0.1"
 LOSS_MAP = 65536
 MESSAGES = 3000
 NAK_RATE = 50_000

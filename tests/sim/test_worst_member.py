@@ -9,6 +9,7 @@ import struct
 import pytest
 
 from tests.sim.conftest import DELAY, Pair
+from umstack._engine.core_address import ip_text
 from umstack._sim_bench import lib
 from umstack.sim import FLOW_MIN, MS, SECOND, Session, World
 
@@ -20,10 +21,10 @@ MESSAGE = bytes(1000)
 RECEIVER_KNOWN = 6
 
 
-def last_event(session: Session) -> tuple[int, int]:
+def last_event(session: Session) -> tuple[int, str]:
     """Return the kind of the newest receiver event, and the receiver's address."""
     event = lib.um_sim_last_event(session.world.handle, session.index)
-    return (event.kind, event.receiver.ip) if event else (0, 0)
+    return (event.kind, ip_text(event.receiver.ip)) if event else (0, "")
 
 
 def run_group(
@@ -70,7 +71,7 @@ def run_group(
             world.run_for(10 * MS)
         fewest = min(join.counters["msgs_rcved"] for join in joins[:HONEST])
         assert all(join.counters["lost"] == 0 for join in joins[:HONEST])
-        return fewest, session.counters, last_event(session), 0x0A000001 + HONEST + 1
+        return fewest, session.counters, last_event(session), f"10.0.0.{1 + HONEST + 1}"
 
 
 @pytest.mark.parametrize("is_adaptive", [False, True], ids=["fixed", "adaptive"])
@@ -113,14 +114,14 @@ def test_a_forged_receiver_holds_the_source_for_a_bounded_time(pair: Pair, timeo
         had = join.counters["msgs_rcved"]
         for tick in range(100 * seconds):
             if is_attacked and tick % 100 == 0:
-                pair.world.inject(forged, pair.publisher, (0x0A000001, port), (0x0A000063, 5555))
+                pair.world.inject(forged, pair.publisher, ("10.0.0.1", port), ("10.0.0.99", 5555))
             for _ in range(10):
                 source.try_send(MESSAGE, flush=True)
             pair.world.run_for(10 * MS)
         return int(join.counters["msgs_rcved"]) - had
 
     calm = run(2, False)
-    status = next(d for d in pair.world.trace() if d.destination[0] == 0x0A000001 and d.data[33] == 0)
+    status = next(d for d in pair.world.trace() if d.destination[0] == "10.0.0.1" and d.data[33] == 0)
     port = status.destination[1]
     sqn = session.probe.next_sqn
     forged = bytearray(status.data)
@@ -132,7 +133,7 @@ def test_a_forged_receiver_holds_the_source_for_a_bounded_time(pair: Pair, timeo
     attacked = run(2, True)
     if timeout_ns:
         assert session.counters["receivers_stalled"] == 1
-        assert last_event(session) == (STALLED, 0x0A000063)
+        assert last_event(session) == (STALLED, "10.0.0.99")
         assert attacked >= 0.95 * calm
     else:
         assert session.counters["receivers_stalled"] == 0

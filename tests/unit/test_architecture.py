@@ -111,6 +111,7 @@ IO_LAYERS = (
     {"gate", "rings", "authentication", "datagram_batch"},
     {"link_socket", "tcp_fan_out", "tcp_socket"},
     {"links"},
+    {"control_sender"},
     {"reactor"},
     {"tcp_connection"},
     {"event_queue", "receiving", "sender", "control", "tcp_server"},

@@ -17,6 +17,7 @@ from umstack.errors import ConfigError, OptionError
 
 REPOSITORY = Path(__file__).parents[2]
 EVERY_OPTION = [option for table in OPTIONS.values() for option in table.values()]
+_FREE_TEXTS = (Kind.TEXT, Kind.ADDRESSES, Kind.INTERFACE, Kind.IPV4_INTERFACE)
 
 
 def option_id(option: Option) -> str:
@@ -63,7 +64,7 @@ def test_the_bounds_of_an_option_belong_to_it(option: Option) -> None:
 @pytest.mark.parametrize("option", EVERY_OPTION, ids=option_id)
 def test_nonsense_is_refused_with_what_is_allowed(option: Option) -> None:
     """An ill-typed value is refused; the error names the option and gives its default."""
-    nonsense = " " if option.spec.kind in (Kind.TEXT, Kind.INTERFACE) else "nonsense!"
+    nonsense = " " if option.spec.kind in _FREE_TEXTS else "nonsense!"
     with pytest.raises(OptionError, match=option.name) as caught:
         option.read(nonsense)
     assert f"the default is {option.spec.default}" in str(caught.value)
@@ -225,7 +226,7 @@ def test_transports_are_written_as_um_writes_them(written: str, kept: str) -> No
         ),
         ("context transport_lbtrm_datagram_max_size 65535", "is too large"),
         ("context resolver_multicast_address 10.0.0.1", "is not a multicast group"),
-        ("context resolver_multicast_address 224.1.2", "is not an IPv4 address"),
+        ("context resolver_multicast_address 224.1.2", "is not an IP address"),
         ("context resolver_multicast_port 1.5", "is not a whole number"),
         ("context resolver_cache 2", "give 0 | 1"),
         ("receiver ordered_delivery 2", "give 1 | -1 | 0"),
@@ -247,22 +248,57 @@ def test_a_bad_line_is_refused_with_its_place_and_a_way_out(line: str, said: str
 @pytest.mark.parametrize(
     ("scope", "name", "value"),
     [
-        ("context", "resolver_multicast_address", "ff15::1"),
-        ("context", "transport_lbtrm_multicast_address_low", "ff15::1"),
-        ("context", "transport_lbtrm_multicast_sources", "10.0.0.1,2001:db8::1"),
         ("context", "resolver_unicast_daemon", "[2001:db8::1]:15380"),
-        ("context", "default_interface", "fe80::1/64"),
         ("context", "request_tcp_interface", "2001:db8::1"),
-        ("source", "transport_lbtrm_multicast_address", "ff15::1"),
-        ("source", "flow_control_receivers_allowed", "2001:db8::/32"),
+        ("context", "response_tcp_interface", "fe80::1/64"),
+        ("source", "transport_lbtru_interface", "2001:db8::1"),
+        ("receiver", "transport_lbtru_interface", "2001:db8::1"),
     ],
 )
 def test_ipv6_is_refused_by_name(scope: str, name: str, value: str) -> None:
-    """The wire has addresses of four bytes: wherever an address is given, an IPv6 one is refused with what to do."""
+    """Where only IPv4 is available, an IPv6 address is refused with what to do."""
     with pytest.raises(
         OptionError, match=r"has the IPv6 address .*only IPv4 is supported: give an IPv4 address"
     ):
         getattr(Config(), f"{scope}_options")(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["address", "incoming_address", "outgoing_address"])
+def test_an_ipv6_group_of_topic_resolution_is_refused_by_name(name: str) -> None:
+    with pytest.raises(OptionError, match=f"resolver_multicast_{name} is an IPv6 group.*only IPv4"):
+        Config().context_options(**{f"resolver_multicast_{name}": "ff15::1"})
+
+
+def test_lbt_rm_takes_ipv6_groups_and_addresses() -> None:
+    """Options of LBT-RM take addresses of either family, in any notation; groups are stored in the short one."""
+    context = Config().context_options(
+        transport_lbtrm_multicast_address_low="FF15:0::7",
+        transport_lbtrm_multicast_address_high="ff15::9",
+        transport_lbtrm_multicast_sources="10.0.0.1, 2001:DB8::1",
+        default_interface="fe80::1%eth1",
+        resolver_multicast_interface="fd00:1::/64",
+    )
+    assert context.transport_lbtrm_multicast_address_low == "ff15::7"
+    assert context.multicast_sources == {"10.0.0.1", "2001:db8::1"}
+    source = Config().source_options(
+        transport_lbtrm_multicast_address="ff15::7", flow_control_receivers_allowed="2001:db8::/32,10.0.0.0/8"
+    )
+    assert source.transport_lbtrm_multicast_address == "ff15::7"
+
+
+@pytest.mark.parametrize("group", ["2001:db8::1", "::", "ff15::7%eth0", "ff15::7/64"])
+def test_an_ipv6_address_that_is_no_group_is_refused(group: str) -> None:
+    with pytest.raises(OptionError, match=r"is not (a multicast group|an IP address)"):
+        Config().source_options(transport_lbtrm_multicast_address=group)
+
+
+def test_a_pool_has_groups_of_one_family() -> None:
+    with pytest.raises(OptionError, match="another family"):
+        Config().context_options(transport_lbtrm_multicast_address_high="ff15::9")
+    with pytest.raises(OptionError, match="is above"):
+        Config().context_options(
+            transport_lbtrm_multicast_address_low="ff15::9", transport_lbtrm_multicast_address_high="ff15::7"
+        )
 
 
 def test_a_bad_argument_is_refused() -> None:
@@ -279,8 +315,8 @@ def test_a_bad_argument_is_refused() -> None:
         ("context", {"transport_lbtrm_multicast_address_low": "0.0.0.0"}, "needs groups"),
         ("context", {"transport_lbtrm_source_port_high": 14000}, "port_low is above"),
         ("context", {"resolver_multicast_address": "0.0.0.0"}, "needs a group"),
-        ("context", {"transport_lbtrm_multicast_sources": "10.0.0.1, x"}, "'x' is not the IPv4 address"),
-        ("context", {"transport_lbtrm_multicast_sources": "224.1.1.1"}, "is not the IPv4 address"),
+        ("context", {"transport_lbtrm_multicast_sources": "10.0.0.1, x"}, "'x' is not the address"),
+        ("context", {"transport_lbtrm_multicast_sources": "224.1.1.1"}, "is not the address of a source"),
         ("context", {"request_tcp_port_low": 14396}, "request_tcp_port_low is above"),
         ("context", {"transport_lbtru_port_low": 14390}, "transport_lbtru_port_low is above"),
         ("receiver", {"transport_lbtru_port_high": 14300}, "transport_lbtru_port_low is above"),

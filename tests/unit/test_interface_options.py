@@ -14,7 +14,7 @@ INTERFACE_OPTIONS = [
     (scope, name)
     for scope, options in OPTIONS.items()
     for name, option in options.items()
-    if option.spec.kind is Kind.INTERFACE
+    if option.spec.kind in (Kind.INTERFACE, Kind.IPV4_INTERFACE)
 ]
 
 
@@ -28,7 +28,7 @@ def test_every_option_that_names_an_interface_is_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["'\"eth0\"'", "10.29.0.0/40", "10.29.300.1", "eth0/24", "name-that-is-too-long", "::1"]
+    "value", ["'\"eth0\"'", "10.29.0.0/40", "10.29.300.1", "eth0/24", "name-that-is-too-long", "fd00::1/129"]
 )
 @pytest.mark.parametrize(("scope", "name"), INTERFACE_OPTIONS)
 def test_an_impossible_value_is_refused_when_it_is_read(scope: Scope, name: str, value: str) -> None:

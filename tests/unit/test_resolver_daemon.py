@@ -21,6 +21,7 @@ from tests.unit.loopback import OWN_ADDRESSES, SHARED, open_context
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Context
 from umstack._core import ffi, lib
+from umstack._engine.core_address import core_ip
 from umstack._engine.transport_address import LbtrmAddress
 from umstack.cli import command as umstack
 from umstack.config import Config
@@ -311,8 +312,8 @@ def test_one_datagram_is_sent_to_many_addresses() -> None:
         for one, entry in zip(sockets, to, strict=True):
             one.bind(("127.0.0.1", 0))
             one.settimeout(SECONDS)
-            entry.ip, entry.port = 0x7F000001, one.getsockname()[1]
-        to[70].ip = 0xFFFFFFFF  # broadcast, which the socket may not use
+            entry.ip, entry.port = core_ip("127.0.0.1"), one.getsockname()[1]
+        to[70].ip = core_ip("255.255.255.255")  # broadcast, which the socket may not use
         assert lib.um_datagram_fan_out(sender.fileno(), b"to all", 6, to, len(sockets), 3) == 148
         for number, one in enumerate(sockets):
             if number in (3, 70):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import threading
 from random import SystemRandom
@@ -10,10 +9,11 @@ from typing import Any, Protocol
 
 import umstack_xdp as xdp
 from umstack._core import ffi, lib
+from umstack._engine.core_address import core_ip
 from umstack._engine.link import DataLink
 from umstack.config import ContextOptions
 from umstack.errors import Closed, Forked, error_from_result
-from umstack.sizing import datagram_size, memory_size
+from umstack.sizing import IPV6_UDP_HEADER_BYTES, datagram_size, memory_size, udp_payload_bytes
 from umstack_xdp.modes import Mode
 
 _REORDERED_MESSAGES_MAX = 262144
@@ -66,6 +66,7 @@ class CoreContext:
         "forked",
         "handle",
         "interface",
+        "ipv6_datagram_bytes",
         "is_fragmented",
         "lifecycle",
         "options",
@@ -92,6 +93,7 @@ class CoreContext:
         self._link = link
         self.datagram_max_bytes = memory_size(self._size_at(interface.mtu_bytes))
         self.datagram_bytes = self._bounded_by_link(self._size_at(interface.mtu_bytes))
+        self.ipv6_datagram_bytes = self._ipv6_size_at(interface.mtu_bytes)
         self.lifecycle = threading.RLock()
         """Held while an object is made or the context is closed, so that any thread may do either."""
         self._tap: object = None
@@ -102,7 +104,8 @@ class CoreContext:
         options = self.options
         config = ffi.new("um_context_config *")
         config.interface = self.interface.name.encode()
-        config.interface_ip = int(ipaddress.IPv4Address(self.interface.address))
+        config.interface_ip = core_ip(self.interface.address or "0.0.0.0")
+        config.interface_ipv6 = core_ip(self.interface.ipv6_address or "0.0.0.0")
         config.ttl = options.resolver_multicast_ttl
         config.traffic_class = options.traffic_class
         config.source_buffer_bytes = options.transport_lbtrm_source_socket_buffer_bytes
@@ -159,16 +162,31 @@ class CoreContext:
         configured = self.options.source_datagram_size_bytes
         return configured if self.is_fragmented else datagram_size(mtu_bytes, configured)
 
+    def _ipv6_size_at(self, mtu_bytes: int) -> int:
+        """Return the datagram size to IPv6 groups: a configured size that IP fragments anyway is the same."""
+        if self.is_fragmented:
+            return self.datagram_bytes
+        return min(self.datagram_bytes, udp_payload_bytes(mtu_bytes, IPV6_UDP_HEADER_BYTES))
+
+    @property
+    def is_on_rings(self) -> bool:
+        """True if data is received and sent by AF_XDP rings."""
+        return self._link.kind == "xdp"
+
     def set_mtu(self, mtu_bytes: int) -> None:
         """Follow the interface's MTU. A configured size that no longer fits is replaced by one that does."""
         self.datagram_bytes = self._bounded_by_link(min(self._size_at(mtu_bytes), self.datagram_max_bytes))
-        lib.um_context_set_datagram_max(self.handle, self.datagram_bytes)
+        self.ipv6_datagram_bytes = self._ipv6_size_at(mtu_bytes)
+        lib.um_context_set_datagram_max(self.handle, self.datagram_bytes, self.ipv6_datagram_bytes)
 
     def follow_interface(self, interface: xdp.Interface) -> int:
         """Join the groups again, and send by the interface as it is now. Returns the core's result."""
         self.interface = interface
-        address = int(ipaddress.IPv4Address(interface.address or "0.0.0.0"))
-        return int(lib.um_context_follow_interface(self.handle, interface.name.encode(), address))
+        ip, ipv6 = (
+            ffi.new("um_ip *", core_ip(address or "0.0.0.0"))
+            for address in (interface.address, interface.ipv6_address)
+        )
+        return int(lib.um_context_follow_interface(self.handle, interface.name.encode(), ip[0], ipv6[0]))
 
     def check(self, result: int, doing: str) -> int:
         """Return a result of the core. Raises the matching UmError if it is negative."""

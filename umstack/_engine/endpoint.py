@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Any, NamedTuple
+
+from umstack._engine.core_address import ip_text
 
 
 class Endpoint(NamedTuple):
@@ -15,7 +16,7 @@ class Endpoint(NamedTuple):
     @classmethod
     def of_core(cls, address: Any) -> Endpoint:
         """Return it as a um_address of the core."""
-        return cls(str(ipaddress.IPv4Address(address.ip)), address.port)
+        return cls(ip_text(address.ip), address.port)
 
 
 __all__ = ["Endpoint"]

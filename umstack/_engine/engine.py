@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import logging
 import os
 import time
@@ -13,6 +12,7 @@ from typing import Any
 
 import umstack_xdp as xdp
 from umstack._core import ffi, lib
+from umstack._engine.core_address import ip_text
 from umstack._engine.core_context import CoreContext
 from umstack._engine.dispatch import Dispatch, DispatchThreads, DonatedDispatch
 from umstack._engine.duty_cycle import DutyCycle
@@ -271,7 +271,7 @@ class Engine:
         if self.link.kind == "xdp":
             groups = ffi.new("um_address[]", _GROUPS_MAX)
             joined = groups[0 : lib.um_context_groups(self.core.handle, groups, _GROUPS_MAX)]
-            self.link.steer([*((str(ipaddress.IPv4Address(one.ip)), one.port) for one in joined), *coming])
+            self.link.steer([*((ip_text(one.ip), one.port) for one in joined), *coming])
 
     # Waiting and sequential mode
 

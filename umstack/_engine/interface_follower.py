@@ -28,13 +28,15 @@ class InterfaceFollower:
     ) -> None:
         """Create it. The callbacks run on the follower's thread or inside poll().
 
-        `on_moved` gets the interface when its index, name or first address differs, or None when it is gone.
+        `on_moved` gets the interface when its index, name, first IPv4 or preferred IPv6 address differs, or None when
+        it is gone.
         `on_news` runs after the kernel announced a change of any interface, such as a bond's fail-over.
         `on_interval` runs every half second on the follower's thread; poll() does not call it.
         """
         self._watch = xdp.InterfaceWatch(interface)
         self._mtu_bytes = interface.mtu_bytes
-        self._place: tuple[int, str, str | None] | None = _place(interface)
+        self._place: tuple[int, str, str | None, str | None] | None = _place(interface)
+        self._ipv6_address = interface.ipv6_address
         self._was_up = interface.is_usable
         self._on_mtu, self._on_moved, self._on_news = on_mtu, on_moved, on_news
         self._on_link_up = on_link_up
@@ -82,6 +84,7 @@ class InterfaceFollower:
             self._was_up, self._place = False, None
             self._on_moved(None)
             return
+        interface = interface.preferring(self._ipv6_address)
         if _place(interface) != self._place and interface.is_up:
             self._place = _place(interface)
             if interface.address is not None:
@@ -94,5 +97,5 @@ class InterfaceFollower:
         self._was_up = interface.is_usable
 
 
-def _place(interface: xdp.Interface) -> tuple[int, str, str | None]:
-    return interface.index, interface.name, interface.address
+def _place(interface: xdp.Interface) -> tuple[int, str, str | None, str | None]:
+    return interface.index, interface.name, interface.address, interface.ipv6_address

@@ -10,6 +10,7 @@ from random import SystemRandom
 from typing import Any, NamedTuple
 
 from umstack._core import ffi, lib
+from umstack._engine.core_address import core_ip, core_network, ip_text, is_ipv6, named
 from umstack._engine.core_context import CoreContext
 from umstack._engine.receiver_sessions import NEVER_NS, check_lbtru_interface
 from umstack._engine.session_options import ignored_source_options
@@ -22,7 +23,7 @@ from umstack._engine.transport_address import (
 )
 from umstack.config import SourceOptions, adaptive_timers
 from umstack.config.datagram_options import rates_of, source_of
-from umstack.errors import OptionError, UmError
+from umstack.errors import InterfaceError, OptionError, UmError
 from umstack.foreign_text import displayed
 from umstack.repeated_records import RepeatedRecords
 
@@ -59,16 +60,16 @@ def _term_bytes(window_bytes: int, datagram_max_bytes: int) -> int:
     )
 
 
-def allowed_networks(text: str) -> list[ipaddress.IPv4Network]:
+def allowed_networks(text: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
     """Return the networks of flow_control_receivers_allowed. If empty, every address is allowed."""
     if text.strip() == "any":
         return []
     try:
-        networks = [ipaddress.IPv4Network(part.strip()) for part in text.split(",")]
+        networks = [ipaddress.ip_network(part.strip()) for part in text.split(",")]
     except ValueError as error:
         raise OptionError(
             f"flow_control_receivers_allowed: {error}",
-            hint="give addresses and networks, as in 10.1.0.0/16,10.2.0.7",
+            hint="give addresses and networks, as in 10.1.0.0/16,10.2.0.7,fd00:1::/64",
         ) from None
     if len(networks) > lib.UM_FLOW_NETWORKS_MAX:
         raise OptionError(
@@ -137,7 +138,7 @@ def _fill_datagram_source(config: Any, core: CoreContext, options: SourceOptions
     networks = allowed_networks(options.flow_control_receivers_allowed)
     config.flow_network_count = len(networks)
     for place, network in zip(config.flow_networks, networks, strict=False):
-        place.ip, place.mask = int(network.network_address), int(network.netmask)
+        place.ip, place.mask = core_network(network)
     config.repair_budget_bps = rates_of(core.options, options.transport).retransmit
     config.nak_cutoff_interval_ns = own.nak_cutoff_interval_ns
 
@@ -151,6 +152,22 @@ def _datagram_max_bytes(core: CoreContext, transport: str) -> int:
             hint=f"set it to {core.datagram_bytes} or less, or to 0",
         )
     return configured or core.datagram_max_bytes
+
+
+def _ipv6_address(core: CoreContext, group: str) -> str:
+    """Return the address from which the context sends to an IPv6 group. Raises OptionError or InterfaceError."""
+    if core.is_on_rings:
+        raise OptionError(
+            f"the group {group} is of IPv6, which AF_XDP rings do not carry",
+            hint="open the context with link=socket",
+        )
+    interface = core.interface
+    if interface.ipv6_address is None:
+        raise InterfaceError(
+            f"interface {interface.name} has no IPv6 address, which the group {group} needs",
+            hint=f"ip address add ADDRESS/64 dev {interface.name} (sysctl net.ipv6.conf.{interface.name}.disable_ipv6)",
+        )
+    return interface.ipv6_address
 
 
 class Place(NamedTuple):
@@ -193,6 +210,7 @@ class SourceSession:
         config = source_session_config(core, options)
         config.key_set = key_set
         ip = core.interface.address or ""
+        datagram_bytes = core.datagram_bytes
         if options.transport == "tcp":
             self._open_tcp(core, config, ephemeral=ephemeral)
             self.address: TransportAddress = TcpAddress(ip, config.session_id, config.nak_port)
@@ -200,15 +218,17 @@ class SourceSession:
             self._open_lbtru(core, config)
             self.address = LbtruAddress(ip, config.session_id, config.nak_port)
         else:
+            if is_ipv6(place.group):
+                ip, datagram_bytes = _ipv6_address(core, place.group), core.ipv6_datagram_bytes
             self._open_lbtrm(core, config)
             self.address = LbtrmAddress(ip, place.group, config.session_id, place.port, config.nak_port)
         self._memory = LogMemory(self.handle)
-        lib.um_publication_session_limit_datagram(self.handle, core.datagram_bytes)
+        lib.um_publication_session_limit_datagram(self.handle, datagram_bytes)
         self.name = transport_name(self.address)
 
     def _open_lbtrm(self, core: CoreContext, config: Any) -> None:
         config.transport = lib.UM_TRANSPORT_LBTRM
-        config.group.ip = int(ipaddress.IPv4Address(self.place.group))
+        config.group.ip = core_ip(self.place.group)
         config.group.port = self.place.port
         if config.flow_policy != lib.UM_FLOW_NONE:
             config.flow_cookie = SystemRandom().getrandbits(63) + 1
@@ -220,7 +240,7 @@ class SourceSession:
         if result == -errno.EADDRINUSE:
             result = self._open(core, config, 0, 0)
             _warn_of_port("UDP", "transport_lbtrm_source_port", low, high, config.nak_port)
-        core.check(result, f"transport session on {self.place.group}:{self.place.port}")
+        core.check(result, f"transport session on {named(self.place.group, self.place.port)}")
 
     def _open_lbtru(self, core: CoreContext, config: Any) -> None:
         options = self.options
@@ -250,7 +270,7 @@ class SourceSession:
     def adopt_address(self) -> bool:
         """Adopt the address of the core's session. Returns true if it has changed."""
         local = lib.um_publication_session_local(self.handle)
-        source_ip = str(ipaddress.IPv4Address(local.ip))
+        source_ip = ip_text(local.ip)
         if not isinstance(self.address, LbtrmAddress) or source_ip == self.address.source_ip:
             return False
         self.address = self.address._replace(source_ip=source_ip, nak_port=local.port)
@@ -427,18 +447,11 @@ class SessionPool:
                 lib.um_publication_session_shut(session.handle)
 
     def _next_group(self, peers: list[SourceSession], port: int) -> str:
-        low = int(ipaddress.IPv4Address(self._core.options.transport_lbtrm_multicast_address_low))
-        high = int(ipaddress.IPv4Address(self._core.options.transport_lbtrm_multicast_address_high))
-        if high < low:
-            raise OptionError(
-                "transport_lbtrm_multicast_address_low is above _high", hint="swap the two addresses"
-            )
-        size = high - low + 1
+        low = ipaddress.ip_address(self._core.options.transport_lbtrm_multicast_address_low)
+        high = ipaddress.ip_address(self._core.options.transport_lbtrm_multicast_address_high)
+        size = int(high) - int(low) + 1  # at least 1: the options were checked
         active = {s.place.group for s in peers if s.place.port == port}
-        in_turn = [
-            str(ipaddress.IPv4Address(low + (self._next + step) % size))
-            for step in range(min(size, len(active) + 1))
-        ]
+        in_turn = [str(low + (self._next + step) % size) for step in range(min(size, len(active) + 1))]
         step = next((step for step, group in enumerate(in_turn) if group not in active), 0)
         self._next = (self._next + step + 1) % size
         return in_turn[step]
@@ -474,7 +487,7 @@ def _check_named(session: SourceSession, options: SourceOptions) -> SourceSessio
     else:
         explicit, port = options.transport_lbtrm_multicast_address, options.transport_lbtrm_destination_port
         is_there = explicit in ("0.0.0.0", session.place.group) and port == session.place.port
-        where = f"on {session.place.group}:{session.place.port}"
+        where = f"on {named(session.place.group, session.place.port)}"
     if not is_there:
         raise OptionError(
             f"transport session {options.transport_session_name!r} is {where}",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from umstack._core import ffi, lib
+from umstack._engine.core_address import address_text, core_address, parse_address
 from umstack._engine.sessions import SourceSession
 from umstack.errors import InvalidArgument, ResourceLimit
 
@@ -114,7 +114,7 @@ def receiver_events(session: SourceSession, read_count: int) -> tuple[list[Recei
     count = ffi.new("uint64_t *")
     taken = lib.um_publication_session_events(session.handle, read_count, out, count)
     events = [
-        ReceiverEvent(_KINDS[event.kind], _named(event.receiver), event.count) for event in out[0:taken]
+        ReceiverEvent(_KINDS[event.kind], address_text(event.receiver), event.count) for event in out[0:taken]
     ]
     return events, count[0]
 
@@ -133,7 +133,7 @@ def receiver_accounts(session: SourceSession) -> list[dict[str, Any]]:
     out = ffi.new("um_receiver_account[]", lib.UM_ACCOUNTS_MAX)
     accounts = [
         {
-            "receiver": _named(one.address),
+            "receiver": address_text(one.address),
             "naks": one.naks,
             "retransmitted_bytes": one.bytes,
             "refused": one.refused,
@@ -159,9 +159,8 @@ def given_up(session: SourceSession) -> dict[str, int]:
 
 def cut_off(session: SourceSession, receiver: str, is_cut_off: bool) -> None:
     """Ignore the NAKs of a receiver, or answer them again."""
-    host, _, port = receiver.partition(":")
     try:
-        address = {"ip": int(ipaddress.IPv4Address(host)), "port": int(port)}
+        address = core_address(parse_address(receiver))
     except ValueError:
         raise InvalidArgument(
             f"{receiver!r} is not a receiver", hint="use address:port as events and `umstack stat` show it"
@@ -172,7 +171,3 @@ def cut_off(session: SourceSession, receiver: str, is_cut_off: bool) -> None:
         raise ResourceLimit(
             "the table of receivers is full of members", hint="allow the NAKs of others again"
         )
-
-
-def _named(address: Any) -> str:
-    return f"{ipaddress.IPv4Address(address.ip)}:{address.port}"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from umstack._core import ffi, lib
+from umstack._engine.core_address import core_address
 from umstack._engine.core_context import CoreContext
 from umstack._engine.endpoint import Endpoint
 from umstack._engine.queue_memory import QueueMemory
@@ -88,8 +88,7 @@ class Subscription:
         if self.closed:
             return 0, None
         mapping = ffi.new("um_late_mapping *")
-        mapping.request_port.ip = int(ipaddress.IPv4Address(request_port.ip))
-        mapping.request_port.port = request_port.port
+        mapping.request_port = core_address(request_port)
         mapping.joins_late = self.options.use_late_join
         mapping.caching_proximity = self.options.retransmit_message_caching_proximity
         number = self._number(source)

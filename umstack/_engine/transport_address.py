@@ -6,10 +6,10 @@ of different transports are never equal.
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Any, Literal, NamedTuple
 
 from umstack._core import lib
+from umstack._engine.core_address import core_ip, ip_text, named
 
 
 class LbtrmAddress(NamedTuple):
@@ -52,12 +52,13 @@ TransportAddress = LbtrmAddress | LbtruAddress | TcpAddress
 def transport_name(address: TransportAddress) -> str:
     """Return the name of the session in Ultra Messaging's notation.
 
-    LBT-RM: source address, NAK port, session id, group, port. LBT-RU and TCP: source address, port, session id.
+    LBT-RM: source address, NAK port, session id, group, port; IPv6 addresses are in brackets. LBT-RU and TCP: source
+    address, port, session id.
     """
     if isinstance(address, LbtrmAddress):
         return (
-            f"LBTRM:{address.source_ip}:{address.nak_port}:{address.session_id:08x}:"
-            f"{address.group}:{address.destination_port}"
+            f"LBTRM:{named(address.source_ip, address.nak_port)}:{address.session_id:08x}:"
+            f"{named(address.group, address.destination_port)}"
         )
     name = f"{address.transport}:{address.source_ip}:{address.source_port}"
     return f"{name}:{address.session_id:08x}" if address.session_id else name
@@ -65,14 +66,14 @@ def transport_name(address: TransportAddress) -> str:
 
 def address_of(identity: Any) -> TransportAddress:
     """Return the address in a `um_session_id` of the core."""
-    source_ip = str(ipaddress.IPv4Address(identity.source.ip))
+    source_ip = ip_text(identity.source.ip)
     if identity.transport == lib.UM_TRANSPORT_LBTRU:
         return LbtruAddress(source_ip, identity.session_id, identity.source.port)
     if identity.transport == lib.UM_TRANSPORT_TCP:
         return TcpAddress(source_ip, identity.session_id, identity.source.port)
     return LbtrmAddress(
         source_ip=source_ip,
-        group=str(ipaddress.IPv4Address(identity.group.ip)),
+        group=ip_text(identity.group.ip),
         session_id=identity.session_id,
         destination_port=identity.group.port,
         nak_port=identity.source.port,
@@ -81,12 +82,12 @@ def address_of(identity: Any) -> TransportAddress:
 
 def fill_identity(identity: Any, address: TransportAddress) -> None:
     """Write the address into a `um_session_id` of the core. It must be zeroed."""
-    identity.source.ip = int(ipaddress.IPv4Address(address.source_ip))
+    identity.source.ip = core_ip(address.source_ip)
     identity.session_id = address.session_id
     if isinstance(address, LbtrmAddress):
         identity.transport = lib.UM_TRANSPORT_LBTRM
         identity.source.port = address.nak_port
-        identity.group.ip = int(ipaddress.IPv4Address(address.group))
+        identity.group.ip = core_ip(address.group)
         identity.group.port = address.destination_port
     else:
         is_tcp = isinstance(address, TcpAddress)

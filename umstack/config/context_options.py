@@ -34,7 +34,7 @@ class ContextOptions:
         doc="0: no request port, so sources of this context offer neither requests nor late join.",
     )
     request_tcp_interface: str = option(
-        Kind.INTERFACE,
+        Kind.IPV4_INTERFACE,
         um="0.0.0.0",
         doc="Interface of the request port: a name, an IPv4 address or a network. 0.0.0.0: the context's interface.",
     )
@@ -163,7 +163,7 @@ class ContextOptions:
         "read nothing for this long.",
     )
     response_tcp_interface: str = option(
-        Kind.INTERFACE,
+        Kind.IPV4_INTERFACE,
         um="0.0.0.0",
         doc="Interface whose address connections to requesters have: a name, an IPv4 address or a network. 0.0.0.0: "
         "the kernel chooses.",
@@ -334,8 +334,8 @@ class ContextOptions:
     default_interface: str = option(
         Kind.INTERFACE,
         um="0.0.0.0",
-        doc="Interface to use: a name, an IPv4 address or a network (10.1.0.0/16). 0.0.0.0: the first multicast "
-        "interface other than loopback.",
+        doc="Interface to use: a name, an address or a network (10.1.0.0/16, fd00:1::/64, fe80::1%eth1). An IPv6 one "
+        "also chooses the address for IPv6 groups. 0.0.0.0: the first multicast interface other than loopback.",
     )
     resolver_multicast_interface: str = option(
         Kind.INTERFACE,
@@ -446,17 +446,17 @@ class ContextOptions:
     # LBT-RM addressing
 
     transport_lbtrm_multicast_address_low: str = option(
-        Kind.MULTICAST_GROUP, um="224.10.10.10", doc="First group of the pool for new sessions."
+        Kind.MULTICAST_GROUP, um="224.10.10.10", doc="First group of the pool for new sessions, IPv4 or IPv6."
     )
     transport_lbtrm_multicast_address_high: str = option(
         Kind.MULTICAST_GROUP, um="224.10.10.14", doc="Last group of that pool."
     )
     transport_lbtrm_multicast_sources: str = option(
-        Kind.TEXT,
+        Kind.ADDRESSES,
         ours="any",
         doc="Sources for which LBT-RM groups are joined. any: every sender to the group. discovered: each source found "
-        "by topic resolution (source-specific multicast, IGMPv3). Addresses separated by commas: the same, and other "
-        "sources are ignored.",
+        "by topic resolution (source-specific multicast, IGMPv3 or MLDv2). Addresses separated by commas: the same, "
+        "and other sources are ignored.",
     )
     transport_lbtrm_source_port_low: int = option(
         Kind.INTEGER,
@@ -773,12 +773,12 @@ class ContextOptions:
 
 def _multicast_source(text: str) -> str:
     try:
-        address = ipaddress.IPv4Address(text)
+        address = ipaddress.ip_address(text)
     except ValueError:
         address = ipaddress.IPv4Address(0)
     if not int(address) or address.is_multicast:
         raise OptionError(
-            f"context option transport_lbtrm_multicast_sources: {text!r} is not the IPv4 address of a source",
+            f"context option transport_lbtrm_multicast_sources: {text!r} is not the address of a source",
             hint="give any, discovered, or addresses separated by commas",
         )
     return str(address)

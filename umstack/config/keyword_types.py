@@ -18,7 +18,14 @@ from typing import TypedDict
 from umstack.config.option import OptionValue
 
 '''
-_TEXT_KINDS = (Kind.CHOICE, Kind.INTERFACE, Kind.MULTICAST_GROUP, Kind.TEXT)
+_TEXT_KINDS = (
+    Kind.CHOICE,
+    Kind.INTERFACE,
+    Kind.IPV4_INTERFACE,
+    Kind.ADDRESSES,
+    Kind.MULTICAST_GROUP,
+    Kind.TEXT,
+)
 _NAMED_BY_CONTEXT = ("link",)
 """Context options that are parameters of Context(); a type checker does not accept a name twice."""
 

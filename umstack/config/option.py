@@ -49,8 +49,10 @@ class Kind(StrEnum):
     BITS_PER_SECOND = "bit/s"
     NAKS_PER_SECOND = "NAKs/s"
     CHOICE = "name"
-    MULTICAST_GROUP = "IPv4 group"
+    MULTICAST_GROUP = "group"
     INTERFACE = "interface"
+    IPV4_INTERFACE = "IPv4 interface"
+    ADDRESSES = "addresses"
     TEXT = "text"
 
 
@@ -147,11 +149,13 @@ def convert(spec: OptionSpec, value: OptionValue) -> StoredValue:
     """Return the stored form of `value`; the text of a ValueError ends a sentence."""
     if spec.kind is Kind.CHOICE:
         return _choice(spec, value)
-    if spec.kind in (Kind.TEXT, Kind.INTERFACE):
+    if spec.kind in (Kind.TEXT, Kind.IPV4_INTERFACE):
         _refuse_ipv6(str(value))
-        return _text(value) if spec.kind is Kind.TEXT else _interface(value)
+    if spec.kind in (Kind.TEXT, Kind.ADDRESSES):
+        return _text(value)
+    if spec.kind in (Kind.INTERFACE, Kind.IPV4_INTERFACE):
+        return _interface(value)
     if spec.kind is Kind.MULTICAST_GROUP:
-        _refuse_ipv6(str(value))
         return _multicast_group(value)
     if spec.kind is Kind.SWITCH:
         return _switch(spec, value)
@@ -174,10 +178,12 @@ def allowed_values(spec: OptionSpec) -> str:
     if spec.kind is Kind.SWITCH:
         return "0 | 1"
     if spec.kind is Kind.MULTICAST_GROUP:
-        return "224.0.0.0..239.255.255.255, or 0.0.0.0"
+        return "224.0.0.0..239.255.255.255, ff00::/8, or 0.0.0.0"
     if spec.kind is Kind.INTERFACE:
+        return "a name (eth1), an address or a network (10.1.0.0/16, fd00:1::/64)"
+    if spec.kind is Kind.IPV4_INTERFACE:
         return "a name (eth1), an IPv4 address or a network (10.1.0.0/16)"
-    if spec.kind is Kind.TEXT:
+    if spec.kind in (Kind.TEXT, Kind.ADDRESSES):
         return "a text"
     low = "0" if spec.minimum is None else str(spec.minimum)
     bounds = f"{low} or more" if spec.maximum is None else f"{low}..{spec.maximum}"
@@ -188,7 +194,7 @@ def _interface(value: OptionValue) -> str:
     """Check the form only; whether the interface exists shows when the option is used."""
     text = str(_text(value)).strip()
     with contextlib.suppress(ValueError):
-        ipaddress.IPv4Network(text, strict=False)
+        ipaddress.ip_interface(text)
         return text
     if not _INTERFACE_NAME.fullmatch(text):
         raise ValueError("identifies no interface")
@@ -254,7 +260,7 @@ def _text(value: OptionValue) -> str:
 
 
 def _refuse_ipv6(text: str) -> None:
-    """Refuse a text that contains an IPv6 address or network: the wire format has addresses of four bytes."""
+    """Refuse a text that contains an IPv6 address or network: only LBT-RM is available over IPv6."""
     for part in re.split(r"[,;\s]+|->", text):
         bracketed = re.fullmatch(r"\[(.*)\](?::\d+)?", part)
         try:
@@ -268,10 +274,11 @@ def _refuse_ipv6(text: str) -> None:
 
 def _multicast_group(value: OptionValue) -> str:
     try:
-        address = ipaddress.IPv4Address(str(value).strip())
+        address = ipaddress.ip_address(str(value).strip())
     except ValueError:
-        raise ValueError("is not an IPv4 address") from None
-    if not address.is_multicast and not address.is_unspecified:
+        raise ValueError("is not an IP address") from None
+    is_none = address == ipaddress.IPv4Address(0)
+    if (not address.is_multicast and not is_none) or "%" in str(address):
         raise ValueError("is not a multicast group")
     return str(address)
 

@@ -210,7 +210,7 @@ class ReceiverOptions:
         doc="Last UDP port of that range. If all are in use, the system chooses one, with a warning.",
     )
     transport_lbtru_interface: str = option(
-        Kind.INTERFACE,
+        Kind.IPV4_INTERFACE,
         um="0.0.0.0",
         doc="Interface for receiving LBT-RU sessions, which must be the context's: a name, an IPv4 address or a "
         "network. 0.0.0.0 is the same.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import ip_address
 
 from umstack.config.adaptive_timers import IGNORE_INTERVAL
 from umstack.config.context_options import ContextOptions
@@ -41,17 +41,22 @@ def _refuse_reversed(low: str, low_value: int, high: str, high_value: int) -> No
 def check_context(options: ContextOptions) -> None:
     """Refuse context options that contradict each other."""
     low, high = options.transport_lbtrm_multicast_address_low, options.transport_lbtrm_multicast_address_high
-    _refuse_reversed(
-        "transport_lbtrm_multicast_address_low",
-        int(IPv4Address(low)),
-        "transport_lbtrm_multicast_address_high",
-        int(IPv4Address(high)),
-    )
     if "0.0.0.0" in (low, high):
         raise OptionError(
             "the pool transport_lbtrm_multicast_address_low/high needs groups",
-            hint="give two from 224.0.0.0..239.255.255.255",
+            hint="give two from 224.0.0.0..239.255.255.255 or from ff00::/8",
         )
+    if ip_address(low).version != ip_address(high).version:
+        raise OptionError(
+            f"the pool transport_lbtrm_multicast_address_low/high is from {low} to {high}, which is of another family",
+            hint="give two IPv4 groups or two IPv6 groups",
+        )
+    _refuse_reversed(
+        "transport_lbtrm_multicast_address_low",
+        int(ip_address(low)),
+        "transport_lbtrm_multicast_address_high",
+        int(ip_address(high)),
+    )
     _refuse_reversed(
         "transport_lbtrm_source_port_low",
         options.transport_lbtrm_source_port_low,
@@ -79,6 +84,12 @@ def check_context(options: ContextOptions) -> None:
             "resolver_unicast_activity_timeout is not above resolver_unicast_keepalive_interval",
             hint="make it twice as long or more",
         )
+    for name in ("address", "incoming_address", "outgoing_address"):
+        if ":" in getattr(options, f"resolver_multicast_{name}"):
+            raise OptionError(
+                f"resolver_multicast_{name} is an IPv6 group, and topic resolution supports only IPv4",
+                hint="give an IPv4 group; LBT-RM may use IPv6 nevertheless",
+            )
     if options.resolver_multicast_address == "0.0.0.0":
         raise OptionError(
             "resolver_multicast_address needs a group", hint="give one, or leave it at 224.9.10.11"

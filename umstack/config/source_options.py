@@ -39,7 +39,7 @@ class SourceOptions:
     transport_lbtrm_multicast_address: str = option(
         Kind.MULTICAST_GROUP,
         um="0.0.0.0",
-        doc="Group of the source's session. 0.0.0.0 takes one from the pool.",
+        doc="Group of the source's session, IPv4 or IPv6. 0.0.0.0 takes one from the pool.",
     )
     transport_lbtrm_destination_port: int = option(
         Kind.INTEGER, um=14400, minimum=1, maximum=65535, doc="UDP port for the group's data."
@@ -58,7 +58,7 @@ class SourceOptions:
         doc="If the port, or every port of the pool, is in use, let the system choose one instead of failing.",
     )
     transport_lbtru_interface: str = option(
-        Kind.INTERFACE,
+        Kind.IPV4_INTERFACE,
         um="0.0.0.0",
         doc="Interface of the LBT-RU session, which must be the context's: a name, an IPv4 address or a network. "
         "0.0.0.0 is the same.",
@@ -303,7 +303,7 @@ class SourceOptions:
         doc="A send that has waited for this long logs a warning with the topic, the session and the cause.",
     )
     flow_control_receivers_allowed: str = option(
-        Kind.TEXT,
+        Kind.ADDRESSES,
         ours="any",
         doc="Addresses and networks of receivers that may count for flow control, at most 16, separated by commas "
         "(10.1.0.0/16,10.2.0.7); any: all. It does not protect against forged source addresses. Over LBT-RU and "

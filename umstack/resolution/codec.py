@@ -6,12 +6,14 @@ join), and packet options. All integers are big endian. Layout: docs/wire.md.
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import struct
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag, StrEnum
 from functools import lru_cache
 
+from umstack._engine.core_address import is_ipv6
 from umstack._engine.transport_address import LbtrmAddress as LbtrmAddress
 from umstack._engine.transport_address import LbtruAddress as LbtruAddress
 from umstack._engine.transport_address import TcpAddress as TcpAddress
@@ -40,10 +42,13 @@ _PACKET_OPTION_TOTAL_LENGTH = 0x80
 _OPTION_LENGTH_BYTES = 4
 _OPTION_HEAD_BYTES = 2
 _OPTION_MAXIMUM_BYTES = 255
+_OPTION_IPV6_ADDRESSES = 85
 _SESSIONS_REMEMBERED = 4096
 
 _TIR_FIXED = struct.Struct("!BBHI")
 _LBTRM_INFO = struct.Struct("!4s4sIHH")
+_IPV6_ADDRESSES = struct.Struct("!H16s16s")
+_NO_ADDRESS = bytes(4)
 _UNICAST_INFO = struct.Struct("!4sIH")
 _UNICAST_INFO_WITHOUT_SESSION = struct.Struct("!4sH")
 _REQUEST = struct.Struct("!BBH")
@@ -211,24 +216,46 @@ def _decode_advertisement(cursor: _Cursor) -> Advertisement:
     transport, info_bytes, ttl, index = _TIR_FIXED.unpack(cursor.take(_TIR_FIXED.size, "an advertisement"))
     options = _decode_topic_options(cursor) if transport & _TIR_HAS_OPTIONS else ()
     info = cursor.take(info_bytes, "transport information")
-    return Advertisement(topic, index, ttl, _decode_transport(transport & 0x7F, info), options)
+    ipv6, options = _split_off_ipv6(options)
+    return Advertisement(topic, index, ttl, _decode_transport(transport & 0x7F, info, ipv6), options)
+
+
+def _split_off_ipv6(options: tuple[WireOption, ...]) -> tuple[bytes, tuple[WireOption, ...]]:
+    """Return the content of the option with IPv6 addresses (empty: there is none), and the other options."""
+    ipv6, others = b"", []
+    for option in options:
+        if option.type == _OPTION_IPV6_ADDRESSES and len(option.body) == _IPV6_ADDRESSES.size:
+            ipv6 = option.body
+        else:
+            others.append(option)
+    return ipv6, tuple(others) if ipv6 else options
 
 
 @lru_cache(maxsize=_SESSIONS_REMEMBERED)
-def _decode_transport(transport: int, info: bytes) -> TransportAddress | OtherTransport:
+def _decode_transport(transport: int, info: bytes, ipv6: bytes) -> TransportAddress | OtherTransport:
     """Decode a transport. Cached, because many topics share a session."""
     if transport == _TRANSPORT_LBTRM:
         if len(info) != _LBTRM_INFO.size:
             raise _MalformedDatagram(f"LBT-RM information of {len(info)} bytes")
         source_ip, group, session_id, destination_port, nak_port = _LBTRM_INFO.unpack(info)
-        return LbtrmAddress(
-            socket.inet_ntoa(source_ip), socket.inet_ntoa(group), session_id, destination_port, nak_port
-        )
+        hosts = socket.inet_ntoa(source_ip), socket.inet_ntoa(group)
+        if ipv6 and source_ip == group == _NO_ADDRESS:
+            hosts = _ipv6_addresses(ipv6) or hosts
+        return LbtrmAddress(*hosts, session_id, destination_port, nak_port)
     if transport == _TRANSPORT_LBTRU:
         return LbtruAddress(*_decode_unicast("LBT-RU", info))
     if transport == _TRANSPORT_TCP:
         return TcpAddress(*_decode_unicast("TCP", info))
     return OtherTransport(transport, info)
+
+
+def _ipv6_addresses(option: bytes) -> tuple[str, str] | None:
+    """Return source and group, or None if one is zero or an IPv4 address in IPv6 form, which has another form here."""
+    _, *packed = _IPV6_ADDRESSES.unpack(option)
+    source_ip, group = map(ipaddress.IPv6Address, packed)
+    if any(int(one) == 0 or one.ipv4_mapped is not None for one in (source_ip, group)):
+        return None
+    return str(source_ip), str(group)
 
 
 def _decode_unicast(transport: str, info: bytes) -> tuple[str, int, int]:
@@ -318,22 +345,34 @@ def _encode_transport(transport: TransportAddress | OtherTransport) -> tuple[int
     """Return the type of a transport and its encoded information."""
     if isinstance(transport, OtherTransport):
         return transport.transport, transport.info
-    source_ip = socket.inet_aton(transport.source_ip)
     if isinstance(transport, LbtrmAddress):
-        group = socket.inet_aton(transport.group)
+        source_ip = group = _NO_ADDRESS
+        if not is_ipv6(transport.group):
+            source_ip, group = socket.inet_aton(transport.source_ip), socket.inet_aton(transport.group)
         return _TRANSPORT_LBTRM, _LBTRM_INFO.pack(
             source_ip, group, transport.session_id, transport.destination_port, transport.nak_port
         )
+    source_ip = socket.inet_aton(transport.source_ip)
     kind = _TRANSPORT_TCP if isinstance(transport, TcpAddress) else _TRANSPORT_LBTRU
     if transport.session_id == 0:
         return kind, _UNICAST_INFO_WITHOUT_SESSION.pack(source_ip, transport.source_port)
     return kind, _UNICAST_INFO.pack(source_ip, transport.session_id, transport.source_port)
 
 
+def _ipv6_option(transport: TransportAddress | OtherTransport) -> tuple[WireOption, ...]:
+    """Return the option with the addresses of an IPv6 session. A receiver that does not know it must not ignore it,
+    and joins nothing, because the IPv4 addresses of such an advertisement are zero."""
+    if not isinstance(transport, LbtrmAddress) or not is_ipv6(transport.group):
+        return ()
+    addresses = (socket.inet_pton(socket.AF_INET6, one) for one in (transport.source_ip, transport.group))
+    return (WireOption(_OPTION_IPV6_ADDRESSES, _IPV6_ADDRESSES.pack(0, *addresses)),)
+
+
 def encode_advertisement(advertisement: Advertisement) -> bytes:
     """Encode one TIR."""
     kind, info = _encode_transport(advertisement.transport)
-    options = b"".join(_encode_option(option) for option in advertisement.options)
+    own = _ipv6_option(advertisement.transport)
+    options = b"".join(_encode_option(option) for option in (*own, *advertisement.options))
     if options:
         kind |= _TIR_HAS_OPTIONS
         total = len(options) + _OPTION_LENGTH_BYTES

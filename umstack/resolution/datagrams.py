@@ -10,11 +10,10 @@ import errno
 import mmap
 import os
 import socket
-import struct
 from collections.abc import Iterator
-from functools import lru_cache
 
 from umstack._core import ffi, lib
+from umstack._engine.core_address import ip_text
 from umstack.sizing import UDP_PAYLOAD_MAXIMUM_BYTES
 
 Address = tuple[str, int]
@@ -45,9 +44,7 @@ class ReceivedDatagrams:
     def _datagram(self, number: int) -> tuple[bytes, Address]:
         header = self._headers[number]
         start = number * _STRIDE_BYTES
-        return bytes(self._view[start : start + header.bytes]), (_text(header.source.ip), header.source.port)
-
-
-@lru_cache(maxsize=4096)
-def _text(ip: int) -> str:
-    return socket.inet_ntoa(struct.pack("!I", ip))
+        return bytes(self._view[start : start + header.bytes]), (
+            ip_text(header.source.ip),
+            header.source.port,
+        )

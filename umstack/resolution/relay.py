@@ -33,6 +33,7 @@ from random import SystemRandom
 from typing import Any
 
 from umstack._core import ffi, lib
+from umstack._engine.core_address import core_address
 from umstack.errors import error_from_os
 from umstack.resolution.codec import (
     COOKIE_BYTES,
@@ -332,7 +333,7 @@ class RelayServer(Closing):
         clients = self.relay.clients
         self._addresses = ffi.new("um_address[]", len(clients))
         for entry, (ip, port) in zip(self._addresses, clients, strict=True):
-            entry.ip, entry.port = int(ipaddress.IPv4Address(ip)), port
+            entry.ip, entry.port = core_address((ip, port))
         self._positions = {client: number for number, client in enumerate(clients)}
         self._changes_seen = self.relay.change_count
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from random import SystemRandom
 from typing import Any
 
 from umstack._core import ffi, lib
+from umstack._engine.core_address import core_address
 from umstack._engine.keyring import core_key_set
 from umstack.errors import ResourceLimit
 from umstack.key_file import Key
@@ -25,9 +25,7 @@ _COUNTERS = {
 
 
 def _address(address: tuple[str, int]) -> Any:
-    made = ffi.new("um_address *")
-    made.ip, made.port = int(ipaddress.IPv4Address(address[0])), address[1]
-    return made[0]
+    return ffi.new("um_address *", core_address(address))[0]
 
 
 class ResolutionTags(Closing):

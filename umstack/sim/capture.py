@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Iterator
-from ipaddress import IPv4Address
+from ipaddress import ip_address
 from typing import Any
 
 from umstack._core import ffi, lib
+from umstack._engine.core_address import core_address
 from umstack.sim.trace import Datagram, Fate
 from umstack.sim.world import World, checked
 
@@ -25,11 +26,10 @@ _ETHERNET = struct.Struct("!2sIH")
 _MAC = struct.Struct("!2sI")
 _MULTICAST_MAC = 0x5E000000
 _MULTICAST_BITS = 0x7FFFFF
-_FIRST_MULTICAST = 0xE0000000
-_IPV4 = 0x0800
+_IPV4, _IPV6 = 0x0800, 0x86DD
 _FIRST_HOST_IP = 0x0A000001
 _TTL = 16
-_UDP_HEADERS = int(lib.UM_IPV4_UDP_HEADER_BYTES)
+_HEADERS_MAX = int(lib.UM_IPV6_UDP_HEADER_BYTES)
 
 
 def point_name(point: int) -> str:
@@ -37,14 +37,9 @@ def point_name(point: int) -> str:
     return "switch" if point == SWITCH else f"host{point}"
 
 
-def address_of(ip: int) -> str:
-    """Return an address as text."""
-    return str(IPv4Address(ip))
-
-
 def host_address(host: int) -> str:
     """Return the address of a host."""
-    return address_of(_FIRST_HOST_IP + host)
+    return str(ip_address(_FIRST_HOST_IP + host))
 
 
 def hosts_of(datagrams: Iterable[Datagram]) -> list[int]:
@@ -99,14 +94,24 @@ def _seen_at(datagram: Datagram) -> Iterator[tuple[int, Any]]:
 
 
 def _headers(datagram: Datagram, number: int) -> bytes:
-    """Return the Ethernet, IPv4 and UDP headers with correct checksums."""
-    (source, _), (destination, _) = datagram.source, datagram.destination
-    if destination >= _FIRST_MULTICAST:
-        to_mac = _MAC.pack(b"\x01\x00", _MULTICAST_MAC | destination & _MULTICAST_BITS)
+    """Return the Ethernet, IP and UDP headers with correct checksums."""
+    source, destination = (ip_address(host) for host, _ in (datagram.source, datagram.destination))
+    last, is_ipv6 = int(destination) & 0xFFFFFFFF, destination.version == 6
+    if not destination.is_multicast:
+        to_mac = _MAC.pack(b"\x02\x00", last)
+    elif is_ipv6:
+        to_mac = _MAC.pack(b"\x33\x33", last)
     else:
-        to_mac = _MAC.pack(b"\x02\x00", destination)
-    network = ffi.new("uint8_t[]", _UDP_HEADERS)
-    sender, receiver = (ffi.new("um_address *", end)[0] for end in (datagram.source, datagram.destination))
+        to_mac = _MAC.pack(b"\x01\x00", _MULTICAST_MAC | last & _MULTICAST_BITS)
+    network = ffi.new("uint8_t[]", _HEADERS_MAX)
+    sender, receiver = (
+        ffi.new("um_address *", core_address(end))[0] for end in (datagram.source, datagram.destination)
+    )
     size = len(datagram.data)
-    lib.um_datagram_frame(network, sender, receiver, _TTL, number & 0xFFFF, datagram.data, size, size)
-    return to_mac + _ETHERNET.pack(b"\x02\x00", source, _IPV4) + bytes(ffi.buffer(network))
+    used = lib.um_datagram_frame(network, sender, receiver, _TTL, number & 0xFFFF, datagram.data, size, size)
+    kind = _IPV6 if is_ipv6 else _IPV4
+    return (
+        to_mac
+        + _ETHERNET.pack(b"\x02\x00", int(source) & 0xFFFFFFFF, kind)
+        + bytes(ffi.buffer(network, used))
+    )

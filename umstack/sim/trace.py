@@ -87,8 +87,8 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class Datagram:
-    """A trace entry. All entries of a datagram have the same `serial`; `source` and `destination` are (ip, port)
-    numbers."""
+    """A trace entry. All entries of a datagram have the same `serial`; `source` and `destination` are addresses
+    and ports."""
 
     time_ns: int
     fate: Fate
@@ -102,8 +102,8 @@ class Datagram:
     lead: int
     retransmission: bool
     ncf_reason: NcfReason
-    source: tuple[int, int]
-    destination: tuple[int, int]
+    source: tuple[str, int]
+    destination: tuple[str, int]
     serial: int
     data: bytes
 

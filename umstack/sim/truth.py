@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from umstack.sim.capture import START_NS, SWITCH, address_of, host_address, hosts_of, point_name
+from umstack._engine.core_address import named
+from umstack.sim.capture import START_NS, SWITCH, host_address, hosts_of, point_name
 from umstack.sim.trace import Datagram, Fate, Kind, Type
 from umstack.sim.world import World
 
@@ -106,7 +107,7 @@ class _Session:
 def truth_of(world: World, *, start_ns: int = START_NS) -> Truth:
     """Return the events of this world so far; `start_ns`: wall-clock time of virtual time 0."""
     trace = world.trace()
-    sessions: dict[tuple[int, int], _Session] = {}
+    sessions: dict[tuple[str, int], _Session] = {}
     sent_at: dict[int, int] = {}
     for entry in trace:
         now_ns = start_ns + entry.time_ns
@@ -125,13 +126,13 @@ def truth_of(world: World, *, start_ns: int = START_NS) -> Truth:
     )
 
 
-def _on_sent(sessions: dict[tuple[int, int], _Session], entry: Datagram, now_ns: int) -> None:
+def _on_sent(sessions: dict[tuple[str, int], _Session], entry: Datagram, now_ns: int) -> None:
     publisher = entry.destination[0] if entry.type in _ONE_TO_ONE else entry.source[0]
     key = (publisher, entry.session_id)
-    session = sessions.setdefault(key, _Session(SessionTruth(address_of(publisher), entry.session_id, "")))
+    session = sessions.setdefault(key, _Session(SessionTruth(publisher, entry.session_id, "")))
     truth = session.truth
     if entry.type not in _ONE_TO_ONE:
-        truth.group = f"{address_of(entry.destination[0])}:{entry.destination[1]}"
+        truth.group = named(*entry.destination)
     if entry.type is Type.DATA and entry.retransmission:
         truth.retransmissions += 1
     elif entry.type is Type.DATA:

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from ipaddress import IPv4Address
 from typing import Any
 
+from umstack._engine.core_address import core_address, ip_text
 from umstack._sim_bench import ffi, lib
 from umstack.errors import UmError, error_from_result
 from umstack.sim.options import (
@@ -33,7 +35,7 @@ from umstack.sim.trace import Datagram, DropReason, Fate, Kind, NcfReason, Row, 
 from umstack.telemetry.counters import schema
 from umstack_xdp.closing import Closing
 
-_GROUP_IP = 0xE00A0A0A
+_FIRST_GROUP = IPv4Address("224.10.10.10")
 _GROUP_PORT = 14400
 _NAK_PORT = 14390
 _ACTIONS = {
@@ -80,7 +82,7 @@ class Host:
         if chosen.nak_port == 0:
             chosen = replace(chosen, nak_port=_NAK_PORT + number)
         config = ffi.new("um_sim_session_config *", asdict(chosen))
-        config.group.ip, config.group.port = _GROUP_IP + group, _GROUP_PORT
+        config.group = core_address((str(_FIRST_GROUP + group), _GROUP_PORT))
         index = checked(lib.um_sim_add_session(self.world.handle, self.index, config), "opening a session")
         session = Session(self.world, self, index, chosen)
         self.world.sessions.append(session)
@@ -355,10 +357,10 @@ class World(Closing):
         """Remove all rules."""
         lib.um_sim_clear_rules(self.handle)
 
-    def inject(self, data: bytes, to_host: Host, to: tuple[int, int], sender: tuple[int, int]) -> None:
-        """Deliver a made-up datagram to a host; addresses are (ip, port) numbers."""
-        addresses = ({"ip": sender[0], "port": sender[1]}, {"ip": to[0], "port": to[1]})
-        checked(lib.um_sim_inject(self.handle, *addresses, to_host.index, data, len(data)), "injecting")
+    def inject(self, data: bytes, to_host: Host, to: tuple[str, int], sender: tuple[str, int]) -> None:
+        """Deliver a made-up datagram to a host."""
+        origin, target = (ffi.new("um_address *", core_address(one))[0] for one in (sender, to))
+        checked(lib.um_sim_inject(self.handle, origin, target, to_host.index, data, len(data)), "injecting")
 
     def trace(self, fate: Fate | None = None, *types: Type) -> list[Datagram]:
         """Return trace entries in order of time."""
@@ -400,8 +402,8 @@ def _datagram(entry: Any, memory: Any) -> Datagram:
         lead=entry.lead,
         retransmission=bool(entry.flags & 0x20),
         ncf_reason=NcfReason(entry.ncf_reason),
-        source=(entry.from_address.ip, entry.from_address.port),
-        destination=(entry.to_address.ip, entry.to_address.port),
+        source=(ip_text(entry.from_address.ip), entry.from_address.port),
+        destination=(ip_text(entry.to_address.ip), entry.to_address.port),
         serial=entry.bytes_at,
         data=bytes(ffi.buffer(memory + entry.bytes_at, entry.length)),
     )

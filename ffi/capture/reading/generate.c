@@ -1,5 +1,6 @@
 #include "capture/reading/generate.h"
 
+#include "core/foundation/address.h"
 #include "core/foundation/internet.h"
 #include "core/wire/lbmc.h"
 
@@ -126,11 +127,11 @@ static void store_le32(uint8_t *p, uint32_t v)
 static void write_headers(uint8_t *frame, const um_generator *generator, um_address source, um_address destination,
                           uint32_t datagram_bytes)
 {
-    bool multicast = destination.ip >> 28 == 0xe;
+    bool multicast = um_ip_is_multicast(destination.ip);
     um_store_be16(frame, multicast ? 0x0100 : 0x0200);
-    um_store_be32(frame + 2, multicast ? 0x5e000000 | (destination.ip & 0x7fffff) : destination.ip);
+    um_store_be32(frame + 2, multicast ? 0x5e000000 | (um_ip_v4(destination.ip) & 0x7fffff) : um_ip_v4(destination.ip));
     um_store_be16(frame + 6, 0x0200);
-    um_store_be32(frame + 8, source.ip);
+    um_store_be32(frame + 8, um_ip_v4(source.ip));
     um_store_be16(frame + UM_ETHERTYPE_AT, UM_ETHERTYPE_IPV4);
     uint8_t *ip = frame + UM_ETHERNET_HEADER_BYTES;
     um_store_be16(ip, UM_IPV4_VERSION_AND_LENGTH << 8);
@@ -140,8 +141,8 @@ static void write_headers(uint8_t *frame, const um_generator *generator, um_addr
     ip[UM_IPV4_TTL_AT] = 16;
     ip[UM_IPV4_PROTOCOL_AT] = UM_PROTOCOL_UDP;
     um_store_be16(ip + UM_IPV4_CHECKSUM_AT, 0);
-    um_store_be32(ip + UM_IPV4_FROM_AT, source.ip);
-    um_store_be32(ip + UM_IPV4_TO_AT, destination.ip);
+    um_store_be32(ip + UM_IPV4_FROM_AT, um_ip_v4(source.ip));
+    um_store_be32(ip + UM_IPV4_TO_AT, um_ip_v4(destination.ip));
     uint16_t checksum = um_internet_checksum(um_internet_sum(ip, UM_IPV4_HEADER_BYTES, 0));
     memcpy(ip + UM_IPV4_CHECKSUM_AT, &checksum, sizeof checksum);
     uint8_t *udp = ip + UM_IPV4_HEADER_BYTES;
@@ -166,12 +167,12 @@ static void finish_record(um_generator *generator, output *out, int64_t time_ns,
 
 static um_address source_of(uint32_t session)
 {
-    return (um_address){SESSION_IP + session, NAK_PORT};
+    return um_address_of_v4(SESSION_IP + session, NAK_PORT);
 }
 
 static um_address group_of(uint32_t session)
 {
-    return (um_address){GROUP_IP + session % GROUPS, GROUP_PORT};
+    return um_address_of_v4(GROUP_IP + session % GROUPS, GROUP_PORT);
 }
 
 static void write_messages(const um_generate_config *config, uint8_t *at, const uint8_t *end, uint32_t sqn)
@@ -219,7 +220,7 @@ static void capture_nak(um_generator *generator, output *out, const um_generate_
     uint32_t sqns[UM_GENERATE_RUN_MAX];
     uint32_t count = list_of(pending, sqns);
     uint8_t *frame = out->at + RECORD_BYTES;
-    um_address receiver = {RECEIVER_IP + pending->receiver, RECEIVER_PORT};
+    um_address receiver = um_address_of_v4(RECEIVER_IP + pending->receiver, RECEIVER_PORT);
     uint32_t bytes = um_lbtrm_write_nak(frame + HEADERS_BYTES, SESSION_ID + pending->session, NAK_PORT, sqns, count);
     write_headers(frame, generator, receiver, source_of(pending->session), bytes);
     finish_record(generator, out, pending->due_ns, HEADERS_BYTES + bytes);

@@ -13,7 +13,7 @@
 #include "os/clock.h"
 
 enum {
-    RECORD_ALIGNMENT = 64,
+    RECORD_ALIGNMENT = 128,
     RING_MINIMUM_BYTES = 1 << 20,
     DATAGRAM_MAX_BYTES = 65536,
     IDLE_SLEEP_NS = 1000000,
@@ -36,7 +36,7 @@ typedef struct tap_record {
     bool is_sent;
 } tap_record;
 
-_Static_assert(sizeof(tap_record) <= RECORD_ALIGNMENT, "a header is one cache line");
+_Static_assert(sizeof(tap_record) <= RECORD_ALIGNMENT, "a header is two cache lines");
 
 /* ---- the data path's side ---- */
 
@@ -246,10 +246,11 @@ static void write_datagram(um_tap *tap, const tap_record *record, const uint8_t 
         tap->fileless_count++;
         return;
     }
-    uint8_t header[UM_IPV4_UDP_HEADER_BYTES];
-    um_datagram_frame(header, record->from, record->to, tap->ttl, tap->identification++, data, captured_bytes, length);
+    uint8_t header[UM_IPV6_UDP_HEADER_BYTES];
+    uint32_t header_bytes = um_datagram_frame(header, record->from, record->to, tap->ttl, tap->identification++, data,
+                                              captured_bytes, length);
     um_pcapng_packet packet = {.time_ns = record->time_ns,
-                               .wire_bytes = sizeof header + length,
+                               .wire_bytes = header_bytes + length,
                                .direction = record->is_sent ? UM_PCAPNG_OUTBOUND : UM_PCAPNG_INBOUND,
                                .drop_count = record->drop_count - tap->seen_drop_count,
                                .queue = UM_PCAPNG_UNKNOWN,
@@ -261,7 +262,7 @@ static void write_datagram(um_tap *tap, const tap_record *record, const uint8_t 
     if (record->drop_count < tap->seen_drop_count) /* claimed before the count of a record written earlier */
         packet.drop_count = 0;
     tap->seen_drop_count += packet.drop_count;
-    um_pcapng_write(&tap->writer, &packet, header, sizeof header, data, captured_bytes);
+    um_pcapng_write(&tap->writer, &packet, header, header_bytes, data, captured_bytes);
 }
 
 static void write_record(um_tap *tap, const tap_record *record)

@@ -152,7 +152,7 @@ typedef struct um_delivery {
     um_gap gaps[UM_DELIVERY_GAPS_MAX]; /* ring, oldest first */
     uint32_t leading_sqn;
     uint32_t unfetched_count; /* messages that off-transport recovery could not fetch either */
-    um_address request_port;  /* where the source takes recovery requests; ip 0: nowhere */
+    um_address request_port;  /* where the source takes recovery requests; none: nowhere */
     um_delivery_fetch fetch;
 } um_delivery;
 

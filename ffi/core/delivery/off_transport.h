@@ -22,7 +22,7 @@
 /* Returns true if gaps of the controller can be fetched. */
 static inline bool um_otr_is_offered(const um_delivery *delivery)
 {
-    return delivery->receiver->config.use_otr && delivery->request_port.ip != 0;
+    return delivery->receiver->config.use_otr && um_ip_is_set(delivery->request_port.ip);
 }
 
 /* Returns true if recovery of the oldest gap must start now. is_over: the gap would be given up otherwise. */

@@ -117,17 +117,6 @@ static inline uint64_t um_power_of_two_at_least(uint64_t v)
     return v <= 1 ? 1 : (uint64_t)1 << (64 - __builtin_clzll(v - 1));
 }
 
-/* An IPv4 address and UDP port, both in host byte order. */
-typedef struct um_address {
-    uint32_t ip;
-    uint16_t port;
-} um_address;
-
-static inline bool um_address_equal(um_address a, um_address b)
-{
-    return a.ip == b.ip && a.port == b.port;
-}
-
 /* Carves one block of memory into cache-aligned parts. With base NULL it only measures, so one function both lays an
  * object out and computes its footprint. */
 typedef struct um_arena {

@@ -1,5 +1,5 @@
-/* Offsets of the fields of Ethernet, IPv4 and UDP headers, and the Internet checksum (RFC 1071), alone or combined with
- * a copy.
+/* Offsets of the fields of Ethernet, IPv4, IPv6 and UDP headers, and the Internet checksum (RFC 1071), alone or
+ * combined with a copy.
  *
  * A sum is the unfolded one's complement sum of the octets in memory order: words are not byte-swapped, and a folded
  * sum is stored unchanged. Sums of parts can be added if every part but the last has an even length; for a part that
@@ -36,11 +36,20 @@ enum {
     UM_IPV4_OFFSET_MASK = 0x1fff,
     UM_PROTOCOL_UDP = 17,
 
+    UM_IPV6_HEADER_BYTES = 40, /* without extension headers */
+    UM_IPV6_VERSION = 0x60,
+    UM_IPV6_LENGTH_AT = 4,
+    UM_IPV6_PROTOCOL_AT = 6,
+    UM_IPV6_HOPS_AT = 7,
+    UM_IPV6_FROM_AT = 8,
+    UM_IPV6_TO_AT = 24,
+
     UM_UDP_HEADER_BYTES = 8,
     UM_UDP_TO_AT = 2,
     UM_UDP_LENGTH_AT = 4,
     UM_UDP_CHECKSUM_AT = 6,
     UM_IPV4_UDP_HEADER_BYTES = UM_IPV4_HEADER_BYTES + UM_UDP_HEADER_BYTES,
+    UM_IPV6_UDP_HEADER_BYTES = UM_IPV6_HEADER_BYTES + UM_UDP_HEADER_BYTES,
 };
 
 static inline uint64_t um_internet_add(uint64_t sum, uint64_t word)

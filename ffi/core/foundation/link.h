@@ -7,7 +7,7 @@
 #ifndef UM_CORE_LINK_H
 #define UM_CORE_LINK_H
 
-#include "core/foundation/base.h"
+#include "core/foundation/address.h"
 
 typedef struct um_part {
     const uint8_t *data;

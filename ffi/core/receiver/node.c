@@ -17,15 +17,15 @@ void um_node_init(um_node *node)
     um_context_counters_reset(&node->counters);
 }
 
-static uint32_t bucket_of(uint32_t session_id, uint32_t source_ip)
+static uint32_t bucket_of(const um_session_id *id)
 {
-    uint64_t key = ((uint64_t)session_id << 32 | source_ip) * 0x9e3779b97f4a7c15u;
+    uint64_t key = ((uint64_t)id->session_id << 32 ^ um_address_key(id->source)) * 0x9e3779b97f4a7c15u;
     return (uint32_t)(key >> 32) & TABLE_MASK;
 }
 
 static uint32_t table_find(const um_node *node, const um_session_id *id)
 {
-    uint32_t at = bucket_of(id->session_id, id->source.ip);
+    uint32_t at = bucket_of(id);
     while (node->table[at] != NULL && !um_session_id_equal(&node->table[at]->config.id, id))
         at = (at + 1) & TABLE_MASK;
     return at;
@@ -51,7 +51,7 @@ bool um_node_add_session(um_node *node, um_receiver_session *session)
     return true;
 }
 
-um_receiver_session *um_node_evictable(const um_node *node, uint32_t source_ip, bool is_needed)
+um_receiver_session *um_node_evictable(const um_node *node, um_ip source_ip, bool is_needed)
 {
     um_receiver_session *oldest = NULL;
     um_receiver_session *oldest_of_source = NULL;
@@ -62,7 +62,7 @@ um_receiver_session *um_node_evictable(const um_node *node, uint32_t source_ip, 
             continue;
         if (oldest == NULL || session->created_ns < oldest->created_ns)
             oldest = session;
-        if (session->config.id.source.ip != source_ip)
+        if (!um_ip_equal(session->config.id.source.ip, source_ip))
             continue;
         of_source++;
         if (oldest_of_source == NULL || session->created_ns < oldest_of_source->created_ns)
@@ -80,7 +80,7 @@ void um_node_remove_session(um_node *node, um_receiver_session *session)
     uint32_t hole = table_find(node, &session->config.id);
     for (uint32_t at = (hole + 1) & TABLE_MASK; node->table[at] != NULL; at = (at + 1) & TABLE_MASK) {
         const um_session_id *id = &node->table[at]->config.id;
-        uint32_t home = bucket_of(id->session_id, id->source.ip);
+        uint32_t home = bucket_of(id);
         if (((at - home) & TABLE_MASK) >= ((at - hole) & TABLE_MASK)) {
             node->table[hole] = node->table[at];
             hole = at;
@@ -151,14 +151,14 @@ void um_node_remove_queue(um_node *node, um_message_queue *queue)
 /* Datagrams to a multicast group are LBT-RM, others LBT-RU. */
 static enum um_transport transport_of(const um_rx *rx)
 {
-    return UM_LIKELY(rx->to.ip >> 28 == 0xe) ? UM_TRANSPORT_LBTRM : UM_TRANSPORT_LBTRU;
+    return UM_LIKELY(um_ip_is_multicast(rx->to.ip)) ? UM_TRANSPORT_LBTRM : UM_TRANSPORT_LBTRU;
 }
 
 static um_session_id identity_of(const um_rx *rx, const um_packet *packet)
 {
     if (UM_LIKELY(transport_of(rx) == UM_TRANSPORT_LBTRM))
         return (um_session_id){{rx->from.ip, packet->nak_port}, rx->to, packet->session_id, UM_TRANSPORT_LBTRM};
-    return (um_session_id){rx->from, {0, 0}, packet->session_id, UM_TRANSPORT_LBTRU};
+    return (um_session_id){rx->from, {{0}, 0}, packet->session_id, UM_TRANSPORT_LBTRU};
 }
 
 /* Returns the session of a packet, or NULL. */

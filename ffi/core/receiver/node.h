@@ -51,7 +51,7 @@ um_receiver_session *um_node_find_session(um_node *node, const um_session_id *id
 /* Returns the session to evict for a new one of this source address, or NULL. Only sessions that have received nothing
  * are evicted, so advertisements of nonexistent sources cannot displace active ones: the oldest of the same source if
  * that has UM_NODE_IDLE_PER_SOURCE_MAX of them, otherwise, if is_needed, the oldest of all. */
-um_receiver_session *um_node_evictable(const um_node *node, uint32_t source_ip, bool is_needed);
+um_receiver_session *um_node_evictable(const um_node *node, um_ip source_ip, bool is_needed);
 
 /* Stops or resumes NAKs for a receiver, or for all with NULL, including later ones. Resuming also ends the cutoff that
  * a session has imposed on itself (UX-21). */

@@ -13,6 +13,9 @@ enum {
     UNICAST_WITHOUT_SESSION_BYTES = 6,
     OPTION_HEAD_BYTES = 2,
     OPTION_TOTAL_LENGTH = 0,
+    OPTION_IPV6_ADDRESSES = 85, /* flags, source, group: in place of both IPv4 addresses, which are zero */
+    OPTION_FLAGS_BYTES = 2,
+    IPV6_ADDRESSES_BYTES = OPTION_HEAD_BYTES + OPTION_FLAGS_BYTES + 2 * UM_IPV6_BYTES,
     PACKET_OPTION_TOTAL_LENGTH = 0x80,
     TOTAL_LENGTH_BYTES = 4, /* bytes of either option with a total length */
 };
@@ -68,8 +71,8 @@ static bool is_total(const option *found, uint8_t type)
     return found->type == type && found->bytes == TOTAL_LENGTH_BYTES;
 }
 
-/* The first option contains the length of all options. */
-static bool read_topic_options(um_lbmr_reader *reader, um_lbmr_advertisement *advertisement)
+/* The first option contains the length of all options. *ipv6 is the option with IPv6 addresses, or NULL. */
+static bool read_topic_options(um_lbmr_reader *reader, um_lbmr_advertisement *advertisement, const uint8_t **ipv6)
 {
     const uint8_t *start = reader->at;
     option found;
@@ -79,6 +82,8 @@ static bool read_topic_options(um_lbmr_reader *reader, um_lbmr_advertisement *ad
     while (reader->at - start < total)
         if (!read_option(reader, &found))
             return false;
+        else if (found.type == OPTION_IPV6_ADDRESSES && found.bytes == IPV6_ADDRESSES_BYTES)
+            *ipv6 = found.body + OPTION_FLAGS_BYTES;
     advertisement->options = start;
     advertisement->options_bytes = total;
     return reader->at - start == total;
@@ -98,14 +103,21 @@ bool um_lbmr_read_packet_options(um_lbmr_reader *reader)
     return is_total(&found, PACKET_OPTION_TOTAL_LENGTH) && um_load_be16(found.body) == reader->at - start;
 }
 
-static bool read_lbtrm(const uint8_t *info, uint32_t bytes, um_session_id *session)
+static bool read_lbtrm(const uint8_t *info, uint32_t bytes, const uint8_t *ipv6, um_session_id *session)
 {
     if (bytes != LBTRM_BYTES)
         return false;
-    *session = (um_session_id){.source = {um_load_be32(info), um_load_be16(info + 14)},
-                               .group = {um_load_be32(info + 4), um_load_be16(info + 12)},
+    *session = (um_session_id){.source = um_address_of_v4(um_load_be32(info), um_load_be16(info + 14)),
+                               .group = um_address_of_v4(um_load_be32(info + 4), um_load_be16(info + 12)),
                                .session_id = um_load_be32(info + 8),
                                .transport = UM_TRANSPORT_LBTRM};
+    if (ipv6 == NULL || um_ip_is_set(session->source.ip) || um_ip_is_set(session->group.ip))
+        return true;
+    um_ip source = um_ip_load_v6(ipv6), group = um_ip_load_v6(ipv6 + UM_IPV6_BYTES);
+    if (um_ip_is_v6(source) && um_ip_is_v6(group)) { /* not mapped IPv4 addresses, which have another form */
+        session->source.ip = source;
+        session->group.ip = group;
+    }
     return true;
 }
 
@@ -114,20 +126,21 @@ static bool read_unicast(const uint8_t *info, uint32_t bytes, enum um_transport 
     if (bytes != UNICAST_BYTES && bytes != UNICAST_WITHOUT_SESSION_BYTES)
         return false;
     bool has_session = bytes == UNICAST_BYTES;
-    *session = (um_session_id){.source = {um_load_be32(info), um_load_be16(info + bytes - 2)},
+    *session = (um_session_id){.source = um_address_of_v4(um_load_be32(info), um_load_be16(info + bytes - 2)),
                                .session_id = has_session ? um_load_be32(info + 4) : 0,
                                .transport = transport};
     return true;
 }
 
 /* The information of unknown transports is not checked. */
-static bool read_transport(uint8_t transport, const uint8_t *info, uint32_t bytes, um_lbmr_advertisement *advertisement)
+static bool read_transport(uint8_t transport, const uint8_t *info, uint32_t bytes, const uint8_t *ipv6,
+                           um_lbmr_advertisement *advertisement)
 {
     um_session_id *session = &advertisement->session;
     bool is_read;
     switch (transport) {
     case TRANSPORT_LBTRM:
-        is_read = read_lbtrm(info, bytes, session);
+        is_read = read_lbtrm(info, bytes, ipv6, session);
         break;
     case TRANSPORT_LBTRU:
         is_read = read_unicast(info, bytes, UM_TRANSPORT_LBTRU, session);
@@ -147,18 +160,19 @@ bool um_lbmr_read_advertisement(um_lbmr_reader *reader, um_lbmr_advertisement *a
     *advertisement = (um_lbmr_advertisement){0};
     if (!um_lbmr_read_query(reader, &advertisement->topic) || left(reader) < UM_LBMR_TIR_FIXED_BYTES)
         return false;
+    const uint8_t *ipv6 = NULL;
     uint8_t transport = reader->at[0];
     uint32_t info_bytes = reader->at[1];
     advertisement->ttl = um_load_be16(reader->at + 2);
     advertisement->topic_index = um_load_be32(reader->at + 4);
     reader->at += UM_LBMR_TIR_FIXED_BYTES;
-    if (transport & TIR_HAS_OPTIONS && !read_topic_options(reader, advertisement))
+    if (transport & TIR_HAS_OPTIONS && !read_topic_options(reader, advertisement, &ipv6))
         return false;
     if (left(reader) < info_bytes)
         return false;
     const uint8_t *info = reader->at;
     reader->at += info_bytes;
-    return read_transport(transport & TIR_TRANSPORT, info, info_bytes, advertisement);
+    return read_transport(transport & TIR_TRANSPORT, info, info_bytes, ipv6, advertisement);
 }
 
 bool um_lbmr_check(um_lbmr_reader *reader, const uint8_t *data, uint32_t bytes)
@@ -177,16 +191,13 @@ bool um_lbmr_check(um_lbmr_reader *reader, const uint8_t *data, uint32_t bytes)
     return um_lbmr_read_packet_options(&walking);
 }
 
-static bool is_multicast(uint32_t ip)
-{
-    return ip >> 28 == 0xe;
-}
-
 bool um_lbmr_is_joinable(const um_session_id *session)
 {
-    uint32_t source = session->source.ip;
-    if (is_multicast(source) || source == 0 || source == UINT32_MAX || session->source.port == 0)
+    um_ip source = session->source.ip, group = session->group.ip;
+    if (!um_ip_is_host(source) || session->source.port == 0)
         return false;
-    return session->transport != UM_TRANSPORT_LBTRM ||
-           (is_multicast(session->group.ip) && session->session_id != 0 && session->group.port != 0);
+    if (session->transport != UM_TRANSPORT_LBTRM)
+        return !um_ip_is_v6(source);
+    return um_ip_is_multicast(group) && um_ip_is_v6(group) == um_ip_is_v6(source) && session->session_id != 0 &&
+           session->group.port != 0;
 }

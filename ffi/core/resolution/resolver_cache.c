@@ -115,7 +115,10 @@ static uint64_t hash_of_topic(const um_resolver_cache *cache, um_lbmr_name topic
 static uint64_t hash_of_session(const um_resolver_cache *cache, const um_session_id *id, uint64_t word, uint32_t half)
 {
     uint64_t words[] = {
-        (uint64_t)id->source.ip << 32 | id->group.ip,
+        id->source.ip.high,
+        id->source.ip.low,
+        id->group.ip.high,
+        id->group.ip.low,
         (uint64_t)id->session_id << 32 | (uint32_t)id->source.port << 16 | id->group.port,
         (uint64_t)half << 32 | id->transport,
         word,

@@ -50,7 +50,7 @@ void um_client_map_init(um_client_map *map, void *memory, const um_client_map_co
 /* Returns the link (bucket or `next`) that refers to the client of this address, or the end of its bucket. */
 static uint32_t *place_of(um_client_map *map, um_address address)
 {
-    uint64_t key = ((uint64_t)address.ip << 16 | address.port) * 0x9e3779b97f4a7c15u;
+    uint64_t key = um_address_key(address) * 0x9e3779b97f4a7c15u;
     uint32_t *place = &map->buckets[(uint32_t)(key >> 32) & map->bucket_mask];
     while (*place != UM_CLIENTS_MAX && !um_address_equal(map->clients[*place].address, address))
         place = &map->clients[*place].next;

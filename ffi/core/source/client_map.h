@@ -83,7 +83,7 @@ void um_client_map_remove(um_client_map *map, um_client *client);
 /* The client id of this address. */
 static inline uint32_t um_client_map_id(const um_client_map *map, um_address address)
 {
-    return (uint32_t)um_siphash(map->key, (uint64_t)address.ip << 16 | address.port);
+    return (uint32_t)um_siphash(map->key, um_address_key(address));
 }
 
 #endif

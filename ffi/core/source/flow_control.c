@@ -1,9 +1,9 @@
 #include "core/source/flow_control.h"
 
-bool um_flow_is_allowed(const um_network *networks, uint32_t count, uint32_t ip)
+bool um_flow_is_allowed(const um_network *networks, uint32_t count, um_ip ip)
 {
     for (uint32_t i = 0; i < count; i++)
-        if ((ip & networks[i].mask) == networks[i].ip)
+        if (um_ip_is_in(ip, networks[i].ip, networks[i].mask))
             return true;
     return count == 0;
 }
@@ -94,10 +94,10 @@ int64_t um_flow_expires_ns(const um_flow_control *flow, const um_flow_receiver *
     return um_earliest_ns(quiet_until_ns, receiver->owes_since_ns) + flow->receiver_timeout_ns;
 }
 
-static bool has_stalled(const um_flow_control *flow, uint32_t ip)
+static bool has_stalled(const um_flow_control *flow, um_ip ip)
 {
     for (uint32_t i = 0; i < flow->receiver_count; i++)
-        if (flow->receivers[i].is_stalled && flow->receivers[i].address.ip == ip)
+        if (flow->receivers[i].is_stalled && um_ip_equal(flow->receivers[i].address.ip, ip))
             return true;
     return false;
 }
@@ -107,7 +107,7 @@ bool um_flow_note_report(um_flow_control *flow, uint64_t receiver_id, const um_f
     um_flow_receiver *receiver = find(flow, receiver_id);
     if (receiver == NULL)
         return false;
-    bool is_new = receiver->address.ip == 0;
+    bool is_new = !um_ip_is_set(receiver->address.ip);
     if (is_new) {
         receiver->is_stalled = has_stalled(flow, report->address.ip);
         receiver->sqn = report->sqn;

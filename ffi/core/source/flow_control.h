@@ -9,21 +9,21 @@
 #ifndef UM_CORE_FLOW_CONTROL_H
 #define UM_CORE_FLOW_CONTROL_H
 
-#include "core/foundation/base.h"
+#include "core/foundation/address.h"
 
 enum um_flow_control_policy { UM_FLOW_NONE = 0, UM_FLOW_MIN = 1, UM_FLOW_MAX = 2, UM_FLOW_TAGGED = 3 };
 
 enum { UM_FLOW_RECEIVERS_MAX = 256, UM_FLOW_NETWORKS_MAX = 16 };
 
-/* An IPv4 network, in host byte order. */
+/* A network of either family (core/foundation/address.h). */
 typedef struct um_network {
-    uint32_t ip;
-    uint32_t mask;
+    um_ip ip;
+    um_ip mask;
 } um_network;
 
 /* Returns true if a receiver at this address may count (flow_control_receivers_allowed): one of the networks contains
  * it, or there are no networks. */
-bool um_flow_is_allowed(const um_network *networks, uint32_t count, uint32_t ip);
+bool um_flow_is_allowed(const um_network *networks, uint32_t count, um_ip ip);
 
 /* The fields of a status message besides the limit. */
 typedef struct um_flow_report {

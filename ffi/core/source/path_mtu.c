@@ -17,15 +17,17 @@ static const int64_t RAISE_MIN_NS = 5000000000;
 static const int64_t RAISE_MAX_NS = 600000000000; /* PMTU_RAISE_TIMER of RFC 8899 */
 static const int64_t UNKNOWN_INTERVAL_NS = 10000000000;
 
-/* UDP payloads of MTUs in use: IPv4's minimum, IPv6's minimum, common tunnels, Ethernet, FDDI, jumbo frames. */
-static const uint16_t COMMON_BYTES[] = {548, 1252, 1372, 1422, 1448, 1464, 1472, 4324, 8972};
-enum { COMMON_COUNT = sizeof COMMON_BYTES / sizeof COMMON_BYTES[0] };
+/* MTUs in use: IPv4's minimum, IPv6's minimum, common tunnels, Ethernet, FDDI, jumbo frames. */
+static const uint16_t COMMON_MTUS[] = {576, 1280, 1400, 1450, 1476, 1492, 1500, 4352, 9000};
+enum { COMMON_COUNT = sizeof COMMON_MTUS / sizeof COMMON_MTUS[0] };
 _Static_assert((int)COMMON_COUNT + 2 <= (int)UM_PATH_SIZES_MAX, "the floor and the target are added");
 _Static_assert((int)NARROW_SIZES <= (int)UM_PATH_SIZES_MAX, "one attempt");
 
-void um_path_mtu_init(um_path_mtu *path, uint32_t ceiling_bytes, uint32_t floor_bytes, uint64_t random_seed)
+void um_path_mtu_init(um_path_mtu *path, uint32_t ceiling_bytes, uint32_t floor_bytes, uint32_t header_bytes,
+                      uint64_t random_seed)
 {
     *path = (um_path_mtu){.floor_bytes = floor_bytes,
+                          .header_bytes = header_bytes,
                           .ceiling_bytes = ceiling_bytes,
                           .bytes = ceiling_bytes,
                           .random = {random_seed},
@@ -243,9 +245,11 @@ static void choose_sizes(um_path_mtu *path)
     bool is_first = path->attempt == 1 && !path->is_suspicious;
     if (!is_first && floor_bytes(path) < path->target_bytes) {
         add_size(probes, floor_bytes(path));
-        for (uint32_t i = 0; i < COMMON_COUNT; i++)
-            if (COMMON_BYTES[i] > floor_bytes(path) && COMMON_BYTES[i] < path->target_bytes)
-                add_size(probes, COMMON_BYTES[i]);
+        for (uint32_t i = 0; i < COMMON_COUNT; i++) {
+            uint32_t bytes = COMMON_MTUS[i] - path->header_bytes;
+            if (bytes > floor_bytes(path) && bytes < path->target_bytes)
+                add_size(probes, bytes);
+        }
     }
     add_size(probes, path->target_bytes);
 }

@@ -26,6 +26,7 @@
 #ifndef UM_CORE_PATH_MTU_H
 #define UM_CORE_PATH_MTU_H
 
+#include "core/foundation/address.h"
 #include "core/foundation/random.h"
 
 enum {
@@ -56,6 +57,7 @@ typedef struct um_path_probes {
 typedef struct um_path_mtu {
     enum um_path_state state;
     uint32_t floor_bytes;   /* the size is never below it; 0: no discovery */
+    uint32_t header_bytes;  /* of IP and UDP */
     uint32_t ceiling_bytes; /* what the interface carries */
     uint32_t bytes;         /* datagram size in effect */
     uint32_t target_bytes;
@@ -82,7 +84,8 @@ typedef struct um_path_mtu {
 } um_path_mtu;
 
 /* `floor_bytes` 0: no discovery, the size is always the interface's. */
-void um_path_mtu_init(um_path_mtu *path, uint32_t ceiling_bytes, uint32_t floor_bytes, uint64_t random_seed);
+void um_path_mtu_init(um_path_mtu *path, uint32_t ceiling_bytes, uint32_t floor_bytes, uint32_t header_bytes,
+                      uint64_t random_seed);
 
 /* The interface carries another size now. */
 void um_path_mtu_set_ceiling(um_path_mtu *path, uint32_t ceiling_bytes);

@@ -10,7 +10,7 @@
 #ifndef UM_CORE_RECEIVER_ACCOUNTING_H
 #define UM_CORE_RECEIVER_ACCOUNTING_H
 
-#include "core/foundation/base.h"
+#include "core/foundation/address.h"
 
 enum { UM_ACCOUNTS_MAX = 256 };
 

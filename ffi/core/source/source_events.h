@@ -6,7 +6,7 @@
 #ifndef UM_CORE_SOURCE_EVENTS_H
 #define UM_CORE_SOURCE_EVENTS_H
 
-#include "core/foundation/base.h"
+#include "core/foundation/address.h"
 
 enum { UM_SOURCE_EVENTS_MAX = 64 };
 

@@ -101,6 +101,7 @@ void um_source_session_init(um_source_session *session, void *memory, const um_s
         session->tsni_interval_ns = session->passed_due_ns = UM_NEVER_NS;
     atomic_init(&session->body_max_bytes, config->datagram_max_bytes - um_source_session_overhead_bytes(session));
     um_path_mtu_init(&session->path, config->datagram_max_bytes, config->path_floor_bytes,
+                     um_datagram_header_bytes(config->group),
                      (uint64_t)config->initial_term_id << 32 | config->session_id);
     um_flow_init(&session->flow, config->flow_policy, config->flow_group_tag, config->flow_group_minimum_size,
                  config->flow_receiver_timeout_ns);

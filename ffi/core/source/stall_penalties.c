@@ -1,10 +1,10 @@
 #include "core/source/stall_penalties.h"
 
 /* Returns the penalty of an address, or NULL. */
-static const um_stall_penalty *find(const um_stall_penalties *penalties, uint32_t ip)
+static const um_stall_penalty *find(const um_stall_penalties *penalties, um_ip ip)
 {
     for (uint32_t i = 0; i < UM_STALL_PENALTIES_MAX; i++)
-        if (penalties->places[i].length_ns != 0 && penalties->places[i].ip == ip)
+        if (penalties->places[i].length_ns != 0 && um_ip_equal(penalties->places[i].ip, ip))
             return &penalties->places[i];
     return NULL;
 }
@@ -23,7 +23,7 @@ static um_stall_penalty *make_space(um_stall_penalties *penalties)
     return place;
 }
 
-int64_t um_stall_penalties_add(um_stall_penalties *penalties, uint32_t ip, int64_t stall_timeout_ns, int64_t now_ns)
+int64_t um_stall_penalties_add(um_stall_penalties *penalties, um_ip ip, int64_t stall_timeout_ns, int64_t now_ns)
 {
     const um_stall_penalty *found = find(penalties, ip);
     um_stall_penalty *place = found == NULL ? make_space(penalties) : &penalties->places[found - penalties->places];
@@ -35,7 +35,7 @@ int64_t um_stall_penalties_add(um_stall_penalties *penalties, uint32_t ip, int64
     return place->until_ns;
 }
 
-int64_t um_stall_penalties_until_ns(const um_stall_penalties *penalties, uint32_t ip, int64_t now_ns)
+int64_t um_stall_penalties_until_ns(const um_stall_penalties *penalties, um_ip ip, int64_t now_ns)
 {
     const um_stall_penalty *found = find(penalties, ip);
     return found == NULL || now_ns >= found->until_ns ? 0 : found->until_ns;

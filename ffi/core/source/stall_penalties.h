@@ -10,12 +10,12 @@
 #ifndef UM_CORE_STALL_PENALTIES_H
 #define UM_CORE_STALL_PENALTIES_H
 
-#include "core/foundation/base.h"
+#include "core/foundation/address.h"
 
 enum { UM_STALL_PENALTIES_MAX = 64, UM_STALL_DOUBLINGS_MAX = 6 };
 
 typedef struct um_stall_penalty {
-    uint32_t ip;
+    um_ip ip;
     int64_t length_ns; /* 0: the place is free */
     int64_t until_ns;
 } um_stall_penalty;
@@ -25,9 +25,9 @@ typedef struct um_stall_penalties {
 } um_stall_penalties;
 
 /* Notes that a client of this address has stalled. Returns when its penalty ends. */
-int64_t um_stall_penalties_add(um_stall_penalties *penalties, uint32_t ip, int64_t stall_timeout_ns, int64_t now_ns);
+int64_t um_stall_penalties_add(um_stall_penalties *penalties, um_ip ip, int64_t stall_timeout_ns, int64_t now_ns);
 
 /* When the penalty of this address ends; 0: it has none. Clients with a penalty do not hold the session. */
-int64_t um_stall_penalties_until_ns(const um_stall_penalties *penalties, uint32_t ip, int64_t now_ns);
+int64_t um_stall_penalties_until_ns(const um_stall_penalties *penalties, um_ip ip, int64_t now_ns);
 
 #endif

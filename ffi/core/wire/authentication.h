@@ -19,7 +19,7 @@
 #ifndef UM_CORE_AUTHENTICATION_H
 #define UM_CORE_AUTHENTICATION_H
 
-#include "core/foundation/base.h"
+#include "core/foundation/address.h"
 
 enum {
     UM_TRAILER_BYTES = 28,

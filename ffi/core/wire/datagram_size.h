@@ -6,6 +6,7 @@
 #ifndef UM_CORE_DATAGRAM_SIZE_H
 #define UM_CORE_DATAGRAM_SIZE_H
 
+#include "core/foundation/address.h"
 #include "core/foundation/internet.h"
 
 enum {
@@ -14,6 +15,12 @@ enum {
     UM_STREAM_DATAGRAM_BYTES_MAX = 65535 + 20, /* over TCP: the longest LBMC message, and space for a transport header
                                                   that is never sent */
 };
+
+/* The IP and UDP headers of datagrams to this address, without IP options. */
+static inline uint32_t um_datagram_header_bytes(um_address to)
+{
+    return um_ip_is_v6(to.ip) ? UM_IPV6_UDP_HEADER_BYTES : UM_IPV4_UDP_HEADER_BYTES;
+}
 
 /* The longest payload that fits `space_bytes` after `header_bytes` of headers. */
 static inline uint32_t um_datagram_size_in(uint32_t space_bytes, uint32_t header_bytes)

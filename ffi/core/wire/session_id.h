@@ -2,7 +2,7 @@
 #ifndef UM_CORE_SESSION_ID_H
 #define UM_CORE_SESSION_ID_H
 
-#include "core/foundation/base.h"
+#include "core/foundation/address.h"
 
 enum um_transport { UM_TRANSPORT_LBTRM = 0, UM_TRANSPORT_LBTRU = 1, UM_TRANSPORT_TCP = 2 };
 

@@ -44,7 +44,7 @@ uint32_t um_tcp_write_ssf_init(uint8_t *out, uint32_t session_id, uint32_t clien
     um_store_be32(body + 6, client_index);
     um_store_be16(body + 10, source.port);
     um_store_be16(body + 12, 0);
-    um_store_be32(body + 14, source.ip);
+    um_store_be32(body + 14, um_ip_v4(source.ip));
     return UM_TCP_SSF_INIT_BYTES;
 }
 

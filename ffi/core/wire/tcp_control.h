@@ -21,6 +21,7 @@
 #ifndef UM_CORE_TCP_CONTROL_H
 #define UM_CORE_TCP_CONTROL_H
 
+#include "core/foundation/address.h"
 #include "core/wire/lbmc.h"
 
 enum {

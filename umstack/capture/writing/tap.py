@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from umstack._core import ffi, lib
+from umstack._engine.core_address import core_address
 from umstack.capture.writing.errors import CaptureError, TapRunning
 from umstack.capture.writing.file_names import file_name, make_directory
 from umstack.errors import InvalidArgument, error_from_result
@@ -149,4 +149,4 @@ def datagram_observer(context: CoreContext) -> Callable[[bool, Endpoint, Endpoin
 
 
 def _address(endpoint: Endpoint) -> Any:
-    return ffi.new("um_address *", {"ip": int(ipaddress.IPv4Address(endpoint[0])), "port": endpoint[1]})
+    return ffi.new("um_address *", core_address(endpoint))
