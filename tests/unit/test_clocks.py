@@ -17,6 +17,8 @@ from umstack.analysis.tables import Tables, tables_of
 from umstack.facts.facts import facts_of_packets
 
 DOWN_NS, UP_NS = 250 * US, 150 * US
+STEP_NS = 700 * US
+"""Some milliseconds have two datagrams, by any clock."""
 SEED = random.SystemRandom().randrange(2**32)
 
 
@@ -30,9 +32,9 @@ def two_points(clock: Callable[[int], int], *, has_naks: bool = True) -> Tables:
         send(far, clock(at_ns + DOWN_NS + chance.randrange(20 * US)))
 
     for sqn in range(1, 5_001):
-        down(partial(Story.data, sqn=sqn), START + sqn * MS)
+        down(partial(Story.data, sqn=sqn), START + sqn * STEP_NS)
         if sqn % 50 == 0 and has_naks:
-            nak_ns = START + sqn * MS + 2 * MS
+            nak_ns = START + sqn * STEP_NS + 2 * MS
             far.nak(clock(nak_ns), ONE, sqn)
             near.nak(nak_ns + UP_NS + chance.randrange(20 * US), ONE, sqn)
             down(partial(Story.again, sqn=sqn), nak_ns + 500 * US)
