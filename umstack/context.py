@@ -325,7 +325,7 @@ class Context(AsyncClosing):
             ```
         """
         encode_topic_name(topic)
-        chosen = self._config.source_options(**options)
+        chosen = self._config.of_topic(Scope.SOURCE, topic).source_options(**options)
         with self._core.lifecycle:
             self._core.check_open()
             return self._make_source(topic, chosen)
@@ -392,7 +392,9 @@ class Context(AsyncClosing):
             ```
         """
         encode_topic_name(topic)
-        chosen = self._config.receiver_options(**_conflating(options, conflate))
+        chosen = self._config.of_topic(Scope.RECEIVER, topic).receiver_options(
+            **_conflating(options, conflate)
+        )
         if queue is not None and on_message is not None:
             raise OptionError(
                 f"receiver {topic!r} has both an event queue and a callback",
@@ -509,8 +511,11 @@ class Context(AsyncClosing):
         given: dict[str, Any] = {**options}
         own = _of_scope(Scope.WILDCARD_RECEIVER, given)
         queue_options = self._config.event_queue_options(**_of_scope(Scope.EVENT_QUEUE, given))
-        chosen = self._config.receiver_options(**_conflating(given, conflate))
-        wildcard_options = self._config.wildcard_receiver_options(**own)
+        config = self._config.of_topic(
+            Scope.WILDCARD_RECEIVER, pattern if pattern is not None else f"^{prefix}"
+        )
+        chosen = config.receiver_options(**_conflating(given, conflate))
+        wildcard_options = config.wildcard_receiver_options(**own)
         with self._core.lifecycle:
             self._core.check_open()
             key = self._next_wildcard_key
@@ -573,7 +578,7 @@ class Context(AsyncClosing):
             )
         given: dict[str, Any] = {**options}
         queue_options = self._config.event_queue_options(**_of_scope(Scope.EVENT_QUEUE, given))
-        chosen = self._config.receiver_options(**given)
+        chosen = self._config.of_topic(Scope.RECEIVER, topic).receiver_options(**given)
         if chosen.receiver_full_queue == "conflate":
             raise OptionError(
                 f"hot failover receiver {topic!r}: it delivers every message",

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from umstack.config import Config, Kind, Option, Scope, lint_load
-from umstack.config.configuration import OPTION_HOLDERS, OPTIONS
 from umstack.config.documentation import render_options_markdown
 from umstack.config.keyword_types import render_keywords
 from umstack.config.option import shown
+from umstack.config.setting import OPTION_HOLDERS, OPTIONS
 from umstack.errors import ConfigError, OptionError
 
 REPOSITORY = Path(__file__).parents[2]

@@ -11,11 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from umstack.cli import command as umstack
-from umstack.config import Config, Option, Scope
+from umstack.config import Option, Scope
 from umstack.config.absent_options import ABSENT_OPTIONS, why_absent
-from umstack.config.configuration import OPTIONS
 from umstack.config.examination import FindingKind, examine
-from umstack.errors import ConfigError
+from umstack.config.setting import OPTIONS
 
 DATA = Path(__file__).parent / "data" / "um_options.txt"
 NO_VALUE = "-"
@@ -129,15 +128,3 @@ def test_the_command_checks_it(tmp_path: Path) -> None:
     file.write_text("".join(f"{line}\n" for line in lines if _runs(line)))
     done = CliRunner().invoke(umstack, ["config", "check", str(file)])
     assert done.exit_code == 0, done.output
-
-
-def test_an_xml_configuration_is_one_finding(tmp_path: Path) -> None:
-    """W10: the finding contains how to write the options instead."""
-    text = '<?xml version="1.0"?>\n<um-configuration version="1.0">\n' + "<options/>\n" * 50
-    _, (finding,) = examine(text)
-    assert (finding.kind, finding.line) == (FindingKind.WRONG, 1)
-    assert "source delay 5" in finding.hint
-    file = tmp_path / "um.xml"
-    file.write_text(text)
-    with pytest.raises(ConfigError, match="XML configurations are not read"):
-        Config.load(file)

@@ -1,6 +1,6 @@
 """Configuration: the option table, UM-style text, and the typed options made from them."""
 
-from umstack.config.configuration import OPTIONS, Config, Setting, find_option, read_text
+from umstack.config.configuration import Config, read_text
 from umstack.config.context_options import RESOLVER_DAEMON_PORT, ContextOptions
 from umstack.config.event_queue_options import EventQueueOptions
 from umstack.config.examination import (
@@ -15,6 +15,7 @@ from umstack.config.examination import (
 from umstack.config.option import UNSET_INTERFACE, Kind, Option, OptionValue, Scope, StoredValue
 from umstack.config.receiver_options import ReceiverOptions
 from umstack.config.relations import LintWarning, lint, lint_datagram_size, lint_load
+from umstack.config.setting import OPTIONS, Setting, find_option
 from umstack.config.source_options import SourceOptions
 from umstack.config.wildcard_receiver_options import WildcardReceiverOptions
 

@@ -1,21 +1,20 @@
 """Config: what a user has set, from UM-style text and from keyword arguments, turned into typed options.
 
 A text is lines of `scope option value`. `#` starts a comment, quotes hold a value together, scopes and option
-names may be in any case, and a later line wins over an earlier one.
+names may be in any case, and a later line wins over an earlier one. A text that starts with `<` is Ultra
+Messaging's XML (`umstack.config.xml_configuration`).
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from umstack.config.absent_options import ABSENT_SCOPES, why_absent
 from umstack.config.context_options import ContextOptions
 from umstack.config.event_queue_options import EventQueueOptions
-from umstack.config.option import Option, OptionValue, Scope, StoredValue, options_of, shown
+from umstack.config.option import OptionValue, Scope
 from umstack.config.receiver_options import ReceiverOptions
 from umstack.config.relations import (
     LintWarning,
@@ -25,9 +24,12 @@ from umstack.config.relations import (
     check_wildcard_receiver,
     lint,
 )
+from umstack.config.setting import Setting, find_option, find_scope
 from umstack.config.source_options import SourceOptions
 from umstack.config.wildcard_receiver_options import WildcardReceiverOptions
-from umstack.errors import ConfigError, OptionAbsent, OptionError
+from umstack.config.xml_configuration import Limit, TopicRules, XmlContext, XmlFile
+from umstack.config.xml_document import XmlError, is_xml
+from umstack.errors import ConfigError, OptionError
 
 if TYPE_CHECKING:
     from umstack.config.keywords import (
@@ -38,77 +40,16 @@ if TYPE_CHECKING:
         WildcardKeywords,
     )
 
-OPTION_HOLDERS: Mapping[Scope, type[Any]] = {
-    Scope.CONTEXT: ContextOptions,
-    Scope.SOURCE: SourceOptions,
-    Scope.RECEIVER: ReceiverOptions,
-    Scope.WILDCARD_RECEIVER: WildcardReceiverOptions,
-    Scope.EVENT_QUEUE: EventQueueOptions,
-}
-
-OPTIONS: Mapping[Scope, Mapping[str, Option]] = {
-    scope: options_of(holder) for scope, holder in OPTION_HOLDERS.items()
-}
-"""The option table: every option by scope and name."""
-
 _KNOW_WHAT_IS_SET: frozenset[type[Any]] = frozenset({SourceOptions, ReceiverOptions})
+ARGUMENT = "argument"
+"""Origin of an option set by name."""
 _Options = TypeVar(
     "_Options", ContextOptions, SourceOptions, ReceiverOptions, WildcardReceiverOptions, EventQueueOptions
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One option that was set: its stored value, and where it was set ("um.cfg:12", or "argument")."""
-
-    option: Option
-    value: StoredValue
-    origin: str
-
-    @property
-    def text(self) -> str:
-        """The value as text of a configuration file."""
-        return shown(self.option.spec, self.value)
-
-
-def find_option(scope: Scope, name: str) -> Option:
-    """Return the option with this name, in any case; OptionError suggests a name if there is none."""
-    key = name.lower()
-    options = OPTIONS[scope]
-    if key in options:
-        return options[key]
-    for other, table in OPTIONS.items():
-        if key in table:
-            raise OptionError(f"{key} is not a {scope} option", hint=f"its scope is {other}: set it there")
-    if reason := why_absent(key):
-        raise OptionAbsent(f"{scope} option {key} does not exist here", hint=f"remove it: {reason}")
-    import difflib
-
-    close = difflib.get_close_matches(key, options, n=1, cutoff=0.75)
-    hint = f"did you mean {close[0]}? docs/options.md lists them all" if close else None
-    raise OptionError(f"there is no {scope} option {name!r}", hint=hint)
-
-
-def _find_scope(word: str) -> Scope:
-    key = word.lower()
-    try:
-        return Scope(key)
-    except ValueError:
-        pass
-    if key in ABSENT_SCOPES:
-        raise OptionAbsent(f"scope {key} does not exist here", hint=f"remove the line: {ABSENT_SCOPES[key]}")
-    import difflib
-
-    close = difflib.get_close_matches(key, list(Scope), n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    raise OptionError(f"there is no scope {word!r}", hint=f"{hint}scopes are {', '.join(Scope)}")
-
-
 def lines_of(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a configuration text with their numbers from 1; only the first line of an XML document."""
-    if text.lstrip().startswith("<"):
-        yield 1, "<"
-        return
+    """Yield the lines of a configuration text with their numbers from 1."""
     for number, line in enumerate(text.split("\n"), start=1):
         yield number, line.rstrip("\r")
 
@@ -121,18 +62,25 @@ def read_line(line: str, origin: str) -> Setting | None:
         raise OptionError(f"cannot read the line: {error}".lower(), hint="close the quote") from None
     if not words:
         return None
-    if words[0].startswith("<"):
-        raise OptionError(
-            "XML configurations are not read",
-            hint='write <option default-value="5" name="delay"/> of <options type="source"> as: source delay 5',
-        )
     if len(words) != 3:
         raise OptionError(
             f"a line is `scope option value`, here are {len(words)} words",
             hint='put a value with blanks in quotes: source transport_session_name "a b"',
         )
-    option = find_option(_find_scope(words[0]), words[1])
+    option = find_option(find_scope(words[0]), words[1])
     return Setting(option, option.read(words[2]), origin)
+
+
+def _by_key(settings: Iterable[Setting]) -> dict[tuple[Scope, str], Setting]:
+    return {(one.option.scope, one.option.name): one for one in settings}
+
+
+def _application_of(path: str | Path, application: str | None) -> tuple[str | Path, str | None]:
+    """Return the file and the application of `FILE#APPLICATION`."""
+    file, mark, name = str(path).rpartition("#")
+    if not mark or application is not None or Path(path).exists():
+        return path, application
+    return file, name
 
 
 def read_text(path: str | Path) -> str:
@@ -161,51 +109,71 @@ class Config:
         ```
     """
 
-    __slots__ = ("_settings",)
+    __slots__ = ("_limits", "_settings", "_topics")
 
     def __init__(self, settings: Mapping[tuple[Scope, str], Setting] | None = None) -> None:
         self._settings = dict(settings or {})
+        self._limits: tuple[Limit, ...] = ()
+        self._topics: Mapping[Scope, TopicRules] = {}
 
     @classmethod
-    def load(cls, path: str | Path) -> Config:
-        """Read a configuration file.
+    def load(cls, path: str | Path, *, application: str | None = None, context: str | None = None) -> Config:
+        """Read a configuration file: lines of options, or Ultra Messaging's XML.
 
         Args:
-            path: The file, a text in UTF-8.
+            path: The file, a text in UTF-8. `FILE.xml#NAME` chooses an application, too.
+            application: Name of the application in an XML file; None: the one without a name, or the only one.
+            context: Name of its context; None: the one without a name, or the only one.
 
         Returns:
             The configuration.
 
         Raises:
             OptionError: The file cannot be read or is not UTF-8.
-            ConfigError: A line is not `scope option value`, or sets an unknown option or a wrong value.
+            ConfigError: A line is not `scope option value`, or sets an unknown option or a wrong value; or the XML file
+                does not have the application or context.
 
         Example:
             ```python
             config = umstack.Config.load("umstack.cfg")
             ```
         """
-        return cls.parse(read_text(path), file=str(path))
+        path, application = _application_of(path, application)
+        return cls.parse(read_text(path), str(path), application=application, context=context)
 
     @classmethod
-    def parse(cls, text: str, file: str = "<text>") -> Config:
+    def parse(
+        cls, text: str, file: str = "<text>", *, application: str | None = None, context: str | None = None
+    ) -> Config:
         """Read a configuration text.
 
         Args:
-            text: Lines of `scope option value`; `#` starts a comment.
+            text: Lines of `scope option value`, where `#` starts a comment, or an XML document.
             file: Name of the text in errors.
+            application: Name of the application in an XML document, as in load().
+            context: Name of its context.
 
         Returns:
             The configuration.
 
         Raises:
             ConfigError: A line is wrong; the error names it.
+            OptionError: An application is named, but the text is not an XML document.
 
         Example:
             ```python
             config = umstack.Config.parse("receiver ordered_delivery 0")
             ```
         """
+        if is_xml(text):
+            try:
+                return xml_config(XmlFile(text, file).chosen(application, context))
+            except XmlError as error:
+                raise ConfigError(error.message, file=file, line=error.line, hint=error.hint) from None
+        if application is not None or context is not None:
+            raise OptionError(
+                f"{file} has no applications", hint="only XML configurations have applications and contexts"
+            )
         settings: dict[tuple[Scope, str], Setting] = {}
         for number, line in lines_of(text):
             try:
@@ -215,6 +183,35 @@ class Config:
             if setting is not None:
                 settings[setting.option.scope, setting.option.name] = setting
         return cls(settings)
+
+    def of_topic(self, scope: Scope, topic: str) -> Config:
+        """Return the configuration for one topic: an XML document may have own options for it.
+
+        Options set by name, as on the command line, win over those of the topic.
+
+        Args:
+            scope: `source`, `receiver` or `wildcard_receiver`.
+            topic: Name of the topic; of a wildcard receiver the pattern.
+
+        Returns:
+            The configuration for it, without rules for topics.
+
+        Raises:
+            OptionError: The document denies the topic.
+
+        Example:
+            ```python
+            config = umstack.Config().of_topic(Scope.SOURCE, "orders")
+            ```
+        """
+        rules = self._topics.get(scope)
+        if rules is None:
+            return self
+        content = rules.content_of(topic)
+        argued = {key: one for key, one in self._settings.items() if one.origin == ARGUMENT}
+        config = Config({**self._settings, **_by_key(content.settings), **argued})
+        config._limits = self._limits + content.limits
+        return config
 
     def merged(self, other: Config) -> Config:
         """Merge two configurations.
@@ -230,7 +227,10 @@ class Config:
             config = umstack.Config().merged(umstack.Config.parse("receiver ordered_delivery 0"))
             ```
         """
-        return Config({**self._settings, **other._settings})
+        config = Config({**self._settings, **other._settings})
+        config._limits = self._limits + other._limits
+        config._topics = {**self._topics, **other._topics}
+        return config
 
     def with_options(self, scope: Scope, overrides: Mapping[str, OptionValue]) -> Config:
         """Return a copy with further options of one scope set.
@@ -253,8 +253,10 @@ class Config:
         settings = dict(self._settings)
         for name, value in overrides.items():
             option = find_option(scope, name)
-            settings[scope, option.name] = Setting(option, option.read(value), "argument")
-        return Config(settings)
+            settings[scope, option.name] = Setting(option, option.read(value), ARGUMENT)
+        config = Config(settings)
+        config._limits, config._topics = self._limits, self._topics
+        return config
 
     def settings(self) -> Iterator[Setting]:
         """Iterate over the settings in the order in which they were made.
@@ -412,6 +414,10 @@ class Config:
     def _build(self, holder: type[_Options], overrides: Mapping[str, Any]) -> _Options:
         config = self.with_options(holder.SCOPE, overrides) if overrides else self
         settings = [one for one in config._settings.values() if one.option.scope is holder.SCOPE]
+        for limit in self._limits:
+            if limit.option.scope is holder.SCOPE:
+                set_to = config._settings.get((holder.SCOPE, limit.option.name))
+                limit.check(limit.option.default if set_to is None else set_to.value)
         chosen: dict[str, Any] = {setting.option.field: setting.value for setting in settings}
         if holder in _KNOW_WHAT_IS_SET:
             chosen["given"] = frozenset(setting.option.name for setting in settings)
@@ -420,3 +426,10 @@ class Config:
     def __repr__(self) -> str:
         lines = (f"{s.option.scope} {s.option.name} {s.text}" for s in self.settings())
         return f"Config({'; '.join(lines)})"
+
+
+def xml_config(context: XmlContext) -> Config:
+    """Return the configuration of a context of an XML document."""
+    config = Config(_by_key(context.content.settings))
+    config._limits, config._topics = context.content.limits, context.topics
+    return config

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from umstack.config.absent_options import ABSENT_OPTIONS, ABSENT_SCOPES
-from umstack.config.configuration import OPTIONS
 from umstack.config.option import Option, allowed_values
+from umstack.config.setting import OPTIONS
 
 _INTRODUCTION = """\
 # Options
@@ -22,6 +22,8 @@ Set them in a configuration file, one `scope option value` per line, or as keywo
 case, `#` starts a comment, quotes enclose a value with blanks, a later line wins. Durations may have
 decimals (`0.05`). Options and defaults are Ultra Messaging's; *extension* marks ours, and the last column
 gives the reason if a default differs.
+
+Ultra Messaging's [XML configuration](coming-from-ultra-messaging.md#xml-configuration-files) is read, too.
 
 `umstack config check um.cfg` checks every line of a file and the relations between options, `umstack config dump`
 shows the values in force and their origin, `umstack config diff` compares two files."""

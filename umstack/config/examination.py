@@ -5,14 +5,17 @@ Also lists the options whose values in force differ between two configurations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from umstack.config.configuration import OPTIONS, Config, Setting, lines_of, read_line
+from umstack.config.configuration import Config, lines_of, read_line, xml_config
 from umstack.config.context_options import ContextOptions
 from umstack.config.option import Option, shown
 from umstack.config.relations import lint_datagram_size
+from umstack.config.setting import OPTIONS, Setting
+from umstack.config.xml_configuration import Content, XmlContext, XmlFile, read_option
+from umstack.config.xml_document import Element, XmlError, is_xml
 from umstack.errors import OptionAbsent, OptionError
 
 
@@ -59,25 +62,83 @@ def examine(text: str, file: str = "<text>") -> tuple[Config, list[Finding]]:
 
     Returns the configuration from the valid lines, and the findings: those on lines first, then those on relations.
     """
+    if is_xml(text):
+        return _examine_xml(text, file)
     settings: list[Setting] = []
     findings: list[Finding] = []
     for number, line in lines_of(text):
         try:
             setting = read_line(line, f"{file}:{number}")
         except OptionError as error:
-            kind = FindingKind.ABSENT if isinstance(error, OptionAbsent) else FindingKind.WRONG
-            findings.append(Finding(kind, number, error.message, error.hint))
+            findings.append(_fault(error, number))
         else:
             settings += [setting] if setting is not None else []
     config = Config({(setting.option.scope, setting.option.name): setting for setting in settings})
+    return config, findings + _relations(config)
+
+
+def _fault(error: OptionError, line: int) -> Finding:
+    kind = FindingKind.ABSENT if isinstance(error, OptionAbsent) else FindingKind.WRONG
+    return Finding(kind, line, error.message, error.hint)
+
+
+def _relations(config: Config) -> list[Finding]:
     contradictions = list(_contradictions(config))
-    findings += contradictions
-    if not contradictions:
-        findings += [
-            Finding(FindingKind.WARNING, _line_of(config, one.options), one.message, "", one.options)
-            for one in config.lint()
-        ]
-    return config, findings
+    return contradictions or [
+        Finding(FindingKind.WARNING, _line_of(config, one.options), one.message, "", one.options)
+        for one in config.lint()
+    ]
+
+
+def _examine_xml(text: str, file: str) -> tuple[Config, list[Finding]]:
+    """The same for an XML document: each option once, then the relations in each application and context.
+
+    Returns the configuration of the first one.
+    """
+    try:
+        document = XmlFile(text, file)
+    except XmlError as error:
+        return Config(), [_fault(error, error.line)]
+    found = []
+    for options, option in list(document.options()):
+        try:
+            read_option(options, option, file)
+        except XmlError as error:
+            found.append(_fault(error, error.line))
+            # Relations are those of the valid options.
+            options.children = [one for one in options.children if one is not option]
+    configs = []
+    for application in document.applications:
+        contexts: list[Element | None] = [*document.contexts(application)]
+        for context in contexts or [None]:
+            try:
+                read = document.read(application, context)
+            except XmlError as error:
+                found.append(_fault(error, error.line))
+                continue
+            configs.append(xml_config(read))
+            found += _named(_relations_with_topics(read), application, context)
+    if not document.applications:
+        hint = "an application uses its own element: <applications> <application>"
+        found.append(Finding(FindingKind.WRONG, 1, "the file has no application", hint))
+    return (configs or [Config()])[0], list(dict.fromkeys(found))
+
+
+def _relations_with_topics(context: XmlContext) -> list[Finding]:
+    found = _relations(xml_config(context))
+    for rules in context.topics.values():
+        for rule in rules.rules:
+            content = Content() + context.content + rules.content + rule.content
+            of_rule = _relations(xml_config(XmlContext(content, {})))
+            found += [one for one in of_rule if one not in found]
+    return found
+
+
+def _named(findings: Iterable[Finding], application: Element, context: Element | None) -> Iterator[Finding]:
+    """Add the application to findings that have no line."""
+    place = f"{application}, {context}" if context is not None else str(application)
+    for one in findings:
+        yield one if one.line else replace(one, line=application.line, message=f"{place}: {one.message}")
 
 
 def examine_sizes(config: Config, options: ContextOptions, interface: str, mtu_bytes: int) -> list[Finding]:

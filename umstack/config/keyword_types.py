@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from umstack.config.configuration import OPTIONS
 from umstack.config.option import Kind, Option, Scope
+from umstack.config.setting import OPTIONS
 
 _HEADER = '''\
 """Types of options as keyword arguments, for type checkers.
