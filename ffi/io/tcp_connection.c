@@ -264,6 +264,9 @@ void um_tcp_connection_on_connected(um_tcp_connection *connection, int64_t now_n
         lose(connection, false, now_ns);
         return;
     }
+    um_receiver_session *session = connection->session;
+    if (connection->connected_ns == 0 && !session->is_active)
+        um_first_contact_accepted(session->contacts, session->config.id.source.ip);
     if (connection->keys == NULL)
         put_session_id(connection);
     bool has_greeted = connection->keys == NULL || put_greeting(connection);
@@ -388,6 +391,14 @@ static bool take_filter_control(um_tcp_connection *connection, const uint8_t *da
     return false;
 }
 
+/* Notes that the peer is a source: other sessions of its address are connected without delay. */
+static void note_answer(um_tcp_connection *connection, int64_t now_ns)
+{
+    um_receiver_session *session = connection->session;
+    if (!session->is_active)
+        um_first_contact_answered(session->contacts, session->config.id.source.ip, now_ns);
+}
+
 /* Delivers whole messages. Returns false if reading must stop: a queue is full, or the connection is closed. */
 static bool deliver_stream(um_tcp_connection *connection, int64_t received_ns, int64_t now_ns, int *delivered)
 {
@@ -404,6 +415,7 @@ static bool deliver_stream(um_tcp_connection *connection, int64_t received_ns, i
         case UM_STREAM_MORE:
             return true;
         case UM_STREAM_CONTROL:
+            note_answer(connection, now_ns);
             if (take_filter_control(connection, data, length))
                 continue;
             if (is_greeting(connection, data, length)) {
@@ -469,6 +481,16 @@ int um_tcp_connection_receive(um_tcp_connection *connection, int64_t now_ns, boo
 
 /* ---- timers ---- */
 
+/* Connects, or postpones it if the source never answered. */
+static void try_to_connect(um_tcp_connection *connection, int64_t now_ns)
+{
+    int64_t wait_ns = um_receiver_session_contact_wait_ns(connection->session, now_ns);
+    if (wait_ns != 0)
+        connection->due_ns = now_ns + wait_ns;
+    else
+        begin_to_connect(connection, now_ns);
+}
+
 static int64_t tick_connected(um_tcp_connection *connection, int64_t now_ns)
 {
     int64_t proof_ns = connection->keys != NULL && !connection->has_proved ? connection->due_ns : UM_NEVER_NS;
@@ -488,7 +510,7 @@ int64_t um_tcp_connection_tick(um_tcp_connection *connection, int64_t now_ns)
     switch (connection->state) {
     case UM_TCP_WAITING:
         if (now_ns >= connection->due_ns)
-            begin_to_connect(connection, now_ns);
+            try_to_connect(connection, now_ns);
         break;
     case UM_TCP_CONNECTING:
         if (now_ns >= connection->due_ns)

@@ -186,14 +186,14 @@ class ReceiverOptions:
         um=100,
         minimum=1,
         maximum=3_600_000,
-        doc="Interval between connection requests that get no response.",
+        doc="Interval between the first two connection requests that get no response; it doubles, up to 32 times this.",
     )
     transport_lbtru_maximum_connect_attempts: int = option(
         Kind.INTEGER,
         um=600,
         minimum=1,
         maximum=2**31 - 1,
-        doc="The session has ended (EndOfSession) after this many requests without a response.",
+        doc="The session has ended (EndOfSession) after this many initial intervals without a response.",
     )
     transport_lbtru_port_low: int = option(
         Kind.INTEGER,

@@ -14,14 +14,31 @@ void um_connection_init(um_receiver_session *session, int64_t now_ns)
     session->due_ns[UM_TIMER_CONNECT] = now_ns;
 }
 
+/* The intervals double, because nobody may be there. */
+static int64_t request_interval_ns(const um_receiver_session *session)
+{
+    enum { DOUBLED_MAX = 5 };
+    uint32_t doubled = session->connection.attempts - 1;
+    return session->config.connect_interval_ns << (doubled < DOUBLED_MAX ? doubled : DOUBLED_MAX);
+}
+
+/* Returns when to give up: after the time of maximum_connect_attempts requests at the initial interval. */
+static int64_t give_up_ns(const um_receiver_session *session)
+{
+    int64_t interval_ns = session->config.connect_interval_ns, attempts = session->config.maximum_connect_attempts;
+    return attempts > UM_NEVER_NS / 2 / interval_ns ? UM_NEVER_NS
+                                                    : session->connection.first_requested_ns + attempts * interval_ns;
+}
+
 static void send_request(um_receiver_session *session, int64_t now_ns)
 {
     uint8_t datagram[UM_LBTRU_CREQ_BYTES];
     um_connection *connection = &session->connection;
     um_lbtru_options options = {session->config.id.session_id, connection->proposed_id, true};
-    connection->attempts++;
+    if (connection->attempts++ == 0)
+        connection->first_requested_ns = now_ns;
     connection->requested_ns = now_ns;
-    session->due_ns[UM_TIMER_CONNECT] = now_ns + session->config.connect_interval_ns;
+    session->due_ns[UM_TIMER_CONNECT] = um_earliest_ns(now_ns + request_interval_ns(session), give_up_ns(session));
     um_receiver_session_send_control(session, datagram, um_lbtru_write_creq(datagram, &options));
     UM_COUNT(session->counters.creqs_sent, 1);
 }
@@ -70,10 +87,13 @@ int64_t um_connection_tick(um_receiver_session *session, int64_t now_ns, bool *i
         return session->due_ns[UM_TIMER_CONNECT];
     if (session->last_activity_ns > connection->requested_ns)
         connection->attempts = 0; /* a source that sends is alive, even if its answers do not arrive */
-    if (connection->attempts < session->config.maximum_connect_attempts)
-        send_request(session, now_ns);
-    else
+    int64_t wait_ns;
+    if (connection->attempts > 0 && now_ns >= give_up_ns(session))
         *is_refused = true;
+    else if ((wait_ns = um_receiver_session_contact_wait_ns(session, now_ns)) != 0)
+        session->due_ns[UM_TIMER_CONNECT] = now_ns + wait_ns;
+    else
+        send_request(session, now_ns);
     return session->due_ns[UM_TIMER_CONNECT];
 }
 

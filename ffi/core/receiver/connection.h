@@ -1,6 +1,7 @@
 /* A receiver's connection to the source of an LBT-RU session (UX-11). client_service.h is the source's side.
  *
- *                  +-- no answer: repeated each connect interval, maximum_connect_attempts times; then the session ends
+ *                  +-- no answer: repeated at intervals that double, for maximum_connect_attempts times the first; then
+ * it ends
  *                  v
  *     connecting --+ CREQ -- SYN with the client id and the position of the stream --> established: ACK each interval
  *         ^                                                                               |

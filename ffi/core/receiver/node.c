@@ -45,6 +45,7 @@ bool um_node_add_session(um_node *node, um_receiver_session *session)
     node->table[table_find(node, &session->config.id)] = session;
     node->due_ns[node->session_count] = INT64_MIN;
     node->sessions[node->session_count++] = session;
+    session->contacts = &node->contacts;
     if (node->is_cut_off)
         um_nak_cutoff_set(session, session->nak_cutoff | UM_NAK_CUTOFF_CONTEXT);
     node->counters.sessions = node->session_count;

@@ -7,6 +7,7 @@
 #ifndef UM_CORE_NODE_H
 #define UM_CORE_NODE_H
 
+#include "core/receiver/first_contact.h"
 #include "core/receiver/resume_points.h"
 
 enum {
@@ -34,6 +35,7 @@ typedef struct um_node {
     bool is_cut_off;        /* no session sends NAKs (nak_cutoff.h) */
     um_reorder_buffer store;
     um_resume_points resume_points; /* without capacity unless the owner provides memory */
+    um_first_contacts contacts;
     um_context_counters counters;
     uint64_t ended_given_up; /* datagrams that sessions had given up when they ended */
 } um_node;

@@ -283,6 +283,8 @@ static void note_activity(um_receiver_session *session, int64_t now_ns)
     if (UM_LIKELY(session->is_active))
         return;
     session->is_active = true;
+    if (session->contacts != NULL)
+        um_first_contact_answered(session->contacts, session->config.id.source.ip, now_ns);
     for (um_delivery *d = session->controllers; d != NULL; d = d->next)
         um_delivery_begin(d);
 }

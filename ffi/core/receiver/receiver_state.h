@@ -10,6 +10,7 @@
 #include "core/foundation/link.h"
 #include "core/foundation/random.h"
 #include "core/foundation/time_histogram.h"
+#include "core/receiver/first_contact.h"
 #include "core/receiver/loss_map.h"
 #include "core/receiver/nak_budget.h"
 #include "core/receiver/recovery_timing.h"
@@ -32,6 +33,7 @@ typedef struct um_connection {
     uint32_t proposed_id; /* sent in requests; an authentic answer repeats it */
     uint32_t attempts;    /* requests since the last datagram from the source */
     int64_t requested_ns;
+    int64_t first_requested_ns; /* the first of these attempts */
 } um_connection;
 
 /* The topics that the session requests from a filtering source; interest.h draws the states. */
@@ -99,7 +101,7 @@ typedef struct um_receiver_session_config {
     uint64_t random_seed;
     uint32_t key_set; /* of the context's authentication; 0: datagrams carry no tags */
     /* LBT-RU */
-    int64_t connect_interval_ns;
+    int64_t connect_interval_ns; /* initial interval between connection requests */
     uint32_t maximum_connect_attempts;
     int64_t acknowledgement_interval_ns;
     uint16_t port_low; /* used by the owner: range of UDP ports to receive at; 0: any */
@@ -140,8 +142,9 @@ typedef struct um_receiver_session_queue {
 
 typedef struct um_receiver_session {
     um_receiver_session_config config;
-    um_link *link;         /* for NAKs and status messages */
-    um_verifier *verifier; /* set by the owner after init; NULL: datagrams carry no tags */
+    um_link *link;               /* for NAKs and status messages */
+    um_verifier *verifier;       /* set by the owner after init; NULL: datagrams carry no tags */
+    um_first_contacts *contacts; /* of the node; NULL: attempts are not limited */
     um_reorder_buffer *store;
     um_random random;
     um_loss_map losses;
@@ -211,6 +214,14 @@ typedef struct um_receiver_session {
 static inline bool um_receiver_session_can_nak(const um_receiver_session *session)
 {
     return session->config.send_naks && session->nak_cutoff == 0;
+}
+
+/* Returns 0 if a datagram or connection to the source may be made now, else for how long to wait (first_contact.h). */
+static inline int64_t um_receiver_session_contact_wait_ns(um_receiver_session *session, int64_t now_ns)
+{
+    if (UM_LIKELY(session->is_active) || session->contacts == NULL)
+        return 0;
+    return um_first_contact_wait_ns(session->contacts, session->config.id.source.ip, now_ns);
 }
 
 /* Sends a NAK or status message to the source. It is not repeated if the link does not accept it. */

@@ -91,8 +91,10 @@ static bool is_asking(const um_receiver_session *session, int64_t now_ns)
 static int64_t next_quiet_ns(const um_receiver_session *session, uint32_t window_bytes, int64_t now_ns)
 {
     const um_receiver_session_config *config = &session->config;
-    bool is_busy = is_asking(session, now_ns) || um_status_reports_has_news(session) || session->losses.count > 0 ||
+    bool is_busy = um_status_reports_has_news(session) || session->losses.count > 0 ||
                    (window_bytes != session->status_window_bytes && !session->is_unlimited);
+    if (is_asking(session, now_ns)) /* the interval doubles even if there is news: nobody may be there */
+        return 2 * (session->status_quiet_ns != 0 ? session->status_quiet_ns : config->status_interval_ns);
     if (is_busy || config->status_maximum_interval_ns <= config->status_interval_ns)
         return 0;
     if (session->status_quiet_ns == 0)
@@ -169,6 +171,16 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
     UM_COUNT(session->counters.status_messages_sent, 1);
 }
 
+/* Sends a status message, or postpones it if the source never answered. */
+static void report(um_receiver_session *session, int64_t now_ns)
+{
+    int64_t wait_ns = um_receiver_session_contact_wait_ns(session, now_ns);
+    if (UM_UNLIKELY(wait_ns != 0))
+        session->due_ns[UM_TIMER_STATUS] = now_ns + wait_ns;
+    else
+        send_status(session, 0, now_ns);
+}
+
 /* A quarter of the window last reported: the next status message must arrive before that window is used up. */
 static uint64_t report_after_bytes(const um_receiver_session *session)
 {
@@ -189,7 +201,7 @@ void um_status_reports_after_batch(um_receiver_session *session, int64_t now_ns)
         end_quiet(session, now_ns);
     bool is_window_used = session->bytes_since_status >= report_after_bytes(session) && !session->is_unlimited;
     if (is_window_used || now_ns >= session->due_ns[UM_TIMER_STATUS])
-        send_status(session, 0, now_ns);
+        report(session, now_ns);
 }
 
 void um_status_reports_on_session_message(um_receiver_session *session, const um_packet *packet, int64_t now_ns)
@@ -245,7 +257,7 @@ int64_t um_status_reports_tick(um_receiver_session *session, int64_t now_ns)
     if (slow_flags(session, now_ns) != session->status_slow_flags)
         session->due_ns[UM_TIMER_STATUS] = now_ns;
     if (now_ns >= session->due_ns[UM_TIMER_STATUS])
-        send_status(session, 0, now_ns);
+        report(session, now_ns);
     small = is_small(session) || has_full_queue(session);
     int64_t check_ns = now_ns + REOPEN_CHECK_NS;
     return small ? um_earliest_ns(check_ns, session->due_ns[UM_TIMER_STATUS]) : session->due_ns[UM_TIMER_STATUS];

@@ -1,0 +1,83 @@
+"""Forged advertisements that name a victim: what a receiver of the topic sends there is bounded."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from tests.unit.loopback import OWN_ADDRESSES, open_context
+from tests.unit.test_resolution_flood import send
+from tests.waiting import wait_for
+from umstack._engine.transport_address import LbtrmAddress, LbtruAddress, TcpAddress, TransportAddress
+from umstack.resolution.codec import Advertisement, encode_advertisement, pack
+
+VICTIM = "127.0.0.77"
+SESSIONS = 200
+SECONDS = 4.0
+PER_ADDRESS = 8 + 6
+"""Attempts that are free, and those whose intervals double within the time of the test."""
+BUDGET = 128 + 16 * (SECONDS + 2)
+
+
+def _victim(stack: ExitStack, transport: str) -> socket.socket:
+    """A socket that counts what arrives at the victim."""
+    kind = socket.SOCK_STREAM if transport == "tcp" else socket.SOCK_DGRAM
+    found = stack.enter_context(socket.socket(socket.AF_INET, kind))
+    found.bind((VICTIM, 0))
+    found.setblocking(False)
+    if transport == "tcp":
+        found.listen(1000)
+    return found
+
+
+def _address(transport: str, port: int, session_id: int) -> TransportAddress:
+    if transport == "tcp":
+        return TcpAddress(VICTIM, session_id, port)
+    if transport == "lbtru":
+        return LbtruAddress(VICTIM, session_id, port)
+    return LbtrmAddress(
+        VICTIM, str(OWN_ADDRESSES["transport_lbtrm_multicast_address_low"]), session_id, 14400, port
+    )
+
+
+def _count_arrivals(victim: socket.socket, transport: str, seconds: float) -> int:
+    """Return the datagrams, or connections, that arrive in this time."""
+    arrived, end = 0, time.monotonic() + seconds
+    with selectors.DefaultSelector() as selector:
+        selector.register(victim, selectors.EVENT_READ)
+        while (left := end - time.monotonic()) > 0:
+            if not selector.select(left):
+                continue
+            if transport == "tcp":
+                victim.accept()[0].close()
+            else:
+                victim.recv(2000)
+            arrived += 1
+    return arrived
+
+
+@pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp"])
+def test_a_victim_gets_little_from_each_receiver(transport: str) -> None:
+    """Without bounds 200 sessions make 1,000 status messages or 2,000 connection requests a second."""
+    with ExitStack() as stack:
+        context = stack.enter_context(open_context())
+        receiver = stack.enter_context(context.receiver("forged"))
+        victim = _victim(stack, transport)
+        port = victim.getsockname()[1]
+        records = [
+            encode_advertisement(Advertisement("forged", number, 60, _address(transport, port, number)))
+            for number in range(1, SESSIONS)
+        ]
+        send(pack([], records, 1400))
+        wait_for(lambda: receiver.stats()["delivery_controllers"], "the forged sessions")
+        arrived = _count_arrivals(victim, transport, SECONDS)
+        assert 0 < arrived <= (BUDGET if transport == "tcp" else PER_ADDRESS)
+        with context.source("forged", transport=transport, flow_control="none") as source:
+            name = source.transport
+            wait_for(lambda: any(name in one for one in receiver.sources), "an honest source")
+            source.wait_connected(timeout=10) if transport != "lbtrm" else None
+            wait_for(lambda: source.send(b"here", flush=True) or receiver.receive(timeout=0.1), "its message")
