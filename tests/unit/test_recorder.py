@@ -512,6 +512,68 @@ def test_a_range_interrupted_between_its_files_is_rewritten(tmp_path: Path) -> N
     assert sorted((tmp_path / "messages").rglob("*.parquet")) == files
 
 
+def events_batch(first: int, count: int) -> Any:
+    """Rows of events whose first column counts."""
+    schema = tables.events().schema
+    rows = []
+    for number in range(first, first + count):
+        row = {name: 0 if pa.types.is_integer(schema.field(name).type) else None for name in schema.names}
+        strings = {name: "x" for name in schema.names if pa.types.is_string(schema.field(name).type)}
+        rows.append(row | strings | {tables.events().time_column: number})
+    return pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def test_a_journal_cut_by_a_crash_loses_no_later_rows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Parquet has more rows than the journal kept: rows that follow are written, under names of their own."""
+    table = tables.events()
+    directory = tmp_path / "journals"
+    with Journal(directory / table.name, table.schema) as journal:
+        for first in range(0, 3000, 100):
+            journal.append(events_batch(first, 100))
+    [writer] = open_part_writers((table,), directory, tmp_path / "out")
+    while writer.write_next(1000, 1 << 30):
+        pass
+    index = next((directory / table.name).glob("*.index"))
+    os.truncate(index, index.stat().st_size // 30 * 20)  # 2,000 rows were on the disk
+    for first, count in ((10_000, 1500), (20_000, 100)):
+        with Journal(directory / table.name, table.schema) as journal:
+            [writer] = open_part_writers((table,), directory, tmp_path / "out")
+            journal.append(events_batch(first, count))
+            while writer.write_next(1000, 1 << 30):
+                pass
+            writer.forget_written()
+    found = ds.dataset(tmp_path / "out", format="parquet", partitioning=None).to_table()
+    times = sorted(found.column(table.time_column).to_pylist())
+    assert times == [*range(3000), *range(10_000, 11_500), *range(20_000, 20_100)]
+    assert len([one for one in caplog.records if "part of the journal was lost" in one.message]) == 1
+
+
+def test_progress_covers_only_rows_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal is synced before progress is stored, also if the journal is otherwise never synced."""
+    table = tables.events()
+    directory = tmp_path / "journals"
+    with Journal(directory / table.name, table.schema) as journal:
+        journal.append(events_batch(0, 10))
+    [writer] = open_part_writers((table,), directory, tmp_path / "out")
+    order: list[str] = []
+    sync, save = writer._reader.sync, type(writer._progress).save
+
+    def synced(_reader: JournalReader, before: int | None = None) -> None:
+        order.append(f"sync {before}")
+        sync(before)
+
+    def saved(progress: Any) -> None:
+        order.append("progress")
+        save(progress)
+
+    monkeypatch.setattr(JournalReader, "sync", synced)
+    monkeypatch.setattr(type(writer._progress), "save", saved)
+    assert writer.write_next(1000, 1 << 30) == 10
+    assert order == ["sync 10", "progress"]
+
+
 def test_a_full_disk_is_reported_and_damages_nothing(tmp_path: Path) -> None:
     """A full disk causes a clear error, and the existing files are whole."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

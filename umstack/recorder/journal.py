@@ -270,6 +270,16 @@ class JournalReader:
                 skip = max(0, start - entry.first_offset)
                 yield batch.slice(skip, min(end, entry.end_offset) - entry.first_offset - skip)
 
+    def sync(self, before: int | None = None) -> None:
+        """Force the rows before this offset to the disk (None: all rows), whichever process wrote them."""
+        for segment in self._refresh():
+            if before is None or segment.first_offset < before:
+                for path in (segment.data_path, segment.index_path):
+                    # The writer may remove a segment meanwhile.
+                    with suppress(FileNotFoundError), path.open("rb") as file:
+                        os.fdatasync(file.fileno())
+        sync_directory(self.directory)
+
     def truncate(self, before: int) -> None:
         """Remove the segments that only contain rows before this offset; the last one stays."""
         for segment, after in pairwise(self._refresh()):
@@ -470,9 +480,11 @@ class Journal(JournalReader, Closing):
             return
         self.sync()
 
-    def sync(self) -> None:
-        """Force appended data to the disk."""
-        if self._data is not None:
+    def sync(self, before: int | None = None) -> None:
+        """Force appended data to the disk. Sealed segments are synced already unless `fsync_seconds` is None."""
+        if before is not None:
+            super().sync(before)
+        elif self._data is not None:
             os.fdatasync(self._data.fileno())
             os.fdatasync(self._index.fileno())
         self._synced_at = time.monotonic()

@@ -4,16 +4,21 @@ A part contains a range of a journal's offsets, or the rows of one day and sessi
 part-JOURNAL-FIRST-END.parquet. It is written under a hidden name, synced to disk and renamed, so a reader never sees an
 incomplete one. The progress file is updated only when all parts of a range exist; a process killed before that writes
 the same range again, with the same names and rows.
+
+Progress never passes the end of the journal: a range of the journal is synced to disk before progress covers it, so a
+crash of the machine leaves the journal at least as long. If the journal is shorter nevertheless (restored from a
+backup), writing continues at its end, and new parts have another JOURNAL in their names.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -26,6 +31,7 @@ from umstack.recorder.tables import Table
 if TYPE_CHECKING:
     import pyarrow
 
+_LOG = logging.getLogger(__name__)
 PART_ROWS = 1_000_000
 PART_BYTES = 128 << 20
 _PROGRESS_NAME = "parquet-progress.json"
@@ -40,13 +46,17 @@ class _Progress:
     path: Path
     journal_id: str
     offsets: dict[str, int]
+    ids: dict[str, str] = field(default_factory=dict)
+    """Ids of tables whose journal became shorter."""
 
     @classmethod
     def load(cls, directory: Path) -> _Progress:
         path = directory / _PROGRESS_NAME
         try:
             fields = json.loads(path.read_text())
-            return cls(path, str(fields["journal"]), {str(k): int(v) for k, v in fields["offsets"].items()})
+            offsets = {str(k): int(v) for k, v in fields["offsets"].items()}
+            ids = {str(k): str(v) for k, v in fields.get("ids", {}).items()}
+            return cls(path, str(fields["journal"]), offsets, ids)
         except FileNotFoundError:
             progress = cls(path, secrets.token_hex(4), {})
             progress.save()
@@ -57,8 +67,18 @@ class _Progress:
             ) from error
 
     def save(self) -> None:
-        text = json.dumps({"journal": self.journal_id, "offsets": self.offsets})
+        text = json.dumps({"journal": self.journal_id, "offsets": self.offsets, "ids": self.ids})
         replace_file(self.path, text.encode())
+
+    def id_of(self, table: str) -> str:
+        """Return the JOURNAL in the names of a table's parts."""
+        return self.ids.get(table, self.journal_id)
+
+    def restart(self, table: str, end: int) -> None:
+        """Continue a table at the end of its journal, which is before the stored offset."""
+        self.ids[table] = secrets.token_hex(4)
+        self.offsets[table] = end
+        self.save()
 
 
 class PartWriter:
@@ -71,6 +91,20 @@ class PartWriter:
         self._progress = progress
         self.part_count = 0
         self._remove_unfinished()
+        stored, end = progress.offsets.get(table.name, 0), self._reader.end
+        if stored > end:
+            _LOG.warning(
+                "the journal of %s ends at row %d, but rows up to %d are in Parquet: part of the journal was lost; "
+                "recording continues at its end",
+                table.name,
+                end,
+                stored,
+            )
+            progress.restart(table.name, end)
+
+    @property
+    def _id(self) -> str:
+        return self._progress.id_of(self.table.name)
 
     @property
     def written(self) -> int:
@@ -98,7 +132,8 @@ class PartWriter:
         rows = pa.Table.from_batches(batches)
         end = start + rows.num_rows
         try:
-            self._write_parts(rows, f"part-{self._progress.journal_id}-{start:020d}-{end:020d}.parquet")
+            self._write_parts(rows, f"part-{self._id}-{start:020d}-{end:020d}.parquet")
+            self._reader.sync(end)
             self._progress.offsets[self.table.name] = end
             self._progress.save()
         except OSError as error:
@@ -130,7 +165,7 @@ class PartWriter:
 
     def _interrupted_end(self, start: int) -> int | None:
         """The end of a range for which a killed process had completed some parts."""
-        pattern = f"day=*/session=*/part-{self._progress.journal_id}-{start:020d}-*.parquet"
+        pattern = f"day=*/session=*/part-{self._id}-{start:020d}-*.parquet"
         found = next(iter(self._out.glob(pattern)), None)
         return int(found.stem.rpartition("-")[2]) if found is not None else None
 
