@@ -9,7 +9,7 @@ static uint32_t attempts_until(um_first_contacts *contacts, uint32_t ip, uint32_
     uint32_t made = 0;
     for (int64_t now_ns = 1; now_ns < until_ns; now_ns += step_ns)
         for (uint32_t i = 0; i < count; i++)
-            made += um_first_contact_wait_ns(contacts, ip + i, now_ns) == 0;
+            made += um_first_contact_wait_ns(contacts, um_ip_of_v4(ip + i), now_ns) == 0;
     return made;
 }
 
@@ -28,11 +28,12 @@ TEST("", "all addresses together share a budget, which answers give back")
     uint32_t made = attempts_until(contacts, 1000, 500, 100 * NS_PER_MS, 10 * (int64_t)NS_PER_S);
     CHECK(made >= 500 + UM_CONTACT_BUDGET_MAX &&
           made <= 500 + UM_CONTACT_BUDGET_MAX + 10 * UM_CONTACT_BUDGET_PER_S + 1);
-    CHECK_EQ(um_first_contact_wait_ns(contacts, 7, 10 * (int64_t)NS_PER_S), 0); /* an honest newcomer is not delayed */
+    CHECK_EQ(um_first_contact_wait_ns(contacts, um_ip_of_v4(7), 10 * (int64_t)NS_PER_S),
+             0); /* an honest newcomer is not delayed */
     um_first_contacts *honest = zeroed(sizeof *honest);
     for (uint32_t ip = 1; ip <= 10 * UM_CONTACTS_MAX; ip++) {
-        CHECK_EQ(um_first_contact_wait_ns(honest, ip, 1), 0);
-        um_first_contact_answered(honest, ip, 1);
+        CHECK_EQ(um_first_contact_wait_ns(honest, um_ip_of_v4(ip), 1), 0);
+        um_first_contact_answered(honest, um_ip_of_v4(ip), 1);
         CHECK_EQ(honest->spent, 0);
     }
     free(honest);
@@ -43,13 +44,13 @@ TEST("", "an address that answers is not limited, and one that accepts connectio
 {
     um_first_contacts *contacts = zeroed(sizeof *contacts);
     for (uint32_t i = 0; i <= UM_CONTACT_BUDGET_MAX; i++) {
-        CHECK_EQ(um_first_contact_wait_ns(contacts, 7, 1), 0);
-        um_first_contact_accepted(contacts, 7);
+        CHECK_EQ(um_first_contact_wait_ns(contacts, um_ip_of_v4(7), 1), 0);
+        um_first_contact_accepted(contacts, um_ip_of_v4(7));
     }
-    CHECK(um_first_contact_wait_ns(contacts, 7, 1) > 0);
-    um_first_contact_answered(contacts, 7, 1);
+    CHECK(um_first_contact_wait_ns(contacts, um_ip_of_v4(7), 1) > 0);
+    um_first_contact_answered(contacts, um_ip_of_v4(7), 1);
     for (uint32_t i = 0; i < 1000; i++)
-        CHECK_EQ(um_first_contact_wait_ns(contacts, 7, 1), 0);
+        CHECK_EQ(um_first_contact_wait_ns(contacts, um_ip_of_v4(7), 1), 0);
     free(contacts);
 }
 

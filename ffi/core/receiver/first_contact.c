@@ -4,14 +4,16 @@ static const int64_t INTERVAL_MIN_NS = 100000000;
 static const int64_t INTERVAL_MAX_NS = 10000000000;
 static const int64_t EARN_NS = 1000000000 / UM_CONTACT_BUDGET_PER_S;
 
-static um_contact *find(um_first_contacts *contacts, uint32_t ip)
+static um_contact *find(um_first_contacts *contacts, um_ip ip)
 {
     um_contact *oldest = &contacts->table[0];
     for (uint32_t i = 0; i < UM_CONTACTS_MAX; i++) {
         um_contact *contact = &contacts->table[i];
-        if (contact->ip == ip)
+        if (um_ip_equal(contact->ip, ip))
             return contact;
-        if (contact->ip == 0 ? oldest->ip != 0 : oldest->ip != 0 && contact->contacted_ns < oldest->contacted_ns)
+        if (!um_ip_is_set(oldest->ip))
+            continue;
+        if (!um_ip_is_set(contact->ip) || contact->contacted_ns < oldest->contacted_ns)
             oldest = contact;
     }
     *oldest = (um_contact){.ip = ip};
@@ -35,7 +37,7 @@ static int64_t interval_ns(const um_contact *contact)
     return beyond < 7 ? INTERVAL_MIN_NS << beyond : INTERVAL_MAX_NS;
 }
 
-int64_t um_first_contact_wait_ns(um_first_contacts *contacts, uint32_t ip, int64_t now_ns)
+int64_t um_first_contact_wait_ns(um_first_contacts *contacts, um_ip ip, int64_t now_ns)
 {
     um_contact *contact = find(contacts, ip);
     if (contact->has_answered)
@@ -52,7 +54,7 @@ int64_t um_first_contact_wait_ns(um_first_contacts *contacts, uint32_t ip, int64
     return 0;
 }
 
-void um_first_contact_accepted(um_first_contacts *contacts, uint32_t ip)
+void um_first_contact_accepted(um_first_contacts *contacts, um_ip ip)
 {
     um_contact *contact = find(contacts, ip);
     contact->attempts -= contact->attempts > 1;
@@ -60,7 +62,7 @@ void um_first_contact_accepted(um_first_contacts *contacts, uint32_t ip)
         contact->next_ns = 0;
 }
 
-void um_first_contact_answered(um_first_contacts *contacts, uint32_t ip, int64_t now_ns)
+void um_first_contact_answered(um_first_contacts *contacts, um_ip ip, int64_t now_ns)
 {
     um_contact *contact = find(contacts, ip);
     uint32_t charged = contact->has_answered || contact->attempts == 0 ? 0 : contact->attempts - 1;

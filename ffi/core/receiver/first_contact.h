@@ -9,7 +9,7 @@
 #ifndef UM_CORE_FIRST_CONTACT_H
 #define UM_CORE_FIRST_CONTACT_H
 
-#include "core/foundation/base.h"
+#include "core/foundation/address.h"
 
 enum {
     UM_CONTACTS_MAX = 1024, /* addresses remembered, more than sessions; the one contacted longest ago is evicted */
@@ -19,7 +19,7 @@ enum {
 };
 
 typedef struct um_contact {
-    uint32_t ip; /* 0: free */
+    um_ip ip; /* unset: free */
     uint32_t attempts;
     bool has_answered;
     int64_t contacted_ns;
@@ -33,10 +33,10 @@ typedef struct um_first_contacts {
 } um_first_contacts;
 
 /* Counts an attempt to this address. Returns 0 if it may be made now, else for how long to wait before asking again. */
-int64_t um_first_contact_wait_ns(um_first_contacts *contacts, uint32_t ip, int64_t now_ns);
+int64_t um_first_contact_wait_ns(um_first_contacts *contacts, um_ip ip, int64_t now_ns);
 /* Notes that the address accepted a connection, which is no answer yet: the attempt counts for the budget only. */
-void um_first_contact_accepted(um_first_contacts *contacts, uint32_t ip);
+void um_first_contact_accepted(um_first_contacts *contacts, um_ip ip);
 /* Notes that the address has answered. */
-void um_first_contact_answered(um_first_contacts *contacts, uint32_t ip, int64_t now_ns);
+void um_first_contact_answered(um_first_contacts *contacts, um_ip ip, int64_t now_ns);
 
 #endif
