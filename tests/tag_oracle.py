@@ -1,4 +1,4 @@
-"""The tags of docs/authentication.md once more, in plain Python: AES-128-GMAC and HMAC-SHA256 without libcrypto."""
+"""The tags of docs/authentication.md once more, in plain Python: AES-GCM and HMAC-SHA256 without libcrypto."""
 
 from __future__ import annotations
 
@@ -36,25 +36,28 @@ def _double(value: int) -> int:
 
 
 def _round_keys(key: bytes) -> list[bytes]:
-    words = [key[at : at + 4] for at in range(0, 16, 4)]
+    words = [key[at : at + 4] for at in range(0, len(key), 4)]
+    key_words, count = len(words), 4 * (len(words) + 7)
     constant = 1
-    while len(words) < 44:
+    while len(words) < count:
         word = words[-1]
-        if len(words) % 4 == 0:
+        if len(words) % key_words == 0:
             word = bytes(_SBOX[byte] for byte in word[1:] + word[:1])
             word = bytes([word[0] ^ constant]) + word[1:]
             constant = _double(constant)
-        words.append(bytes(a ^ b for a, b in zip(words[-4], word, strict=True)))
-    return [b"".join(words[at : at + 4]) for at in range(0, 44, 4)]
+        elif key_words == 8 and len(words) % key_words == 4:
+            word = bytes(_SBOX[byte] for byte in word)
+        words.append(bytes(a ^ b for a, b in zip(words[-key_words], word, strict=True)))
+    return [b"".join(words[at : at + 4]) for at in range(0, count, 4)]
 
 
-def aes128(key: bytes, block: bytes) -> bytes:
-    """One block, encrypted."""
+def aes(key: bytes, block: bytes) -> bytes:
+    """One block, encrypted with a key of 16 or 32 bytes."""
     keys = _round_keys(key)
     state = [a ^ b for a, b in zip(block, keys[0], strict=True)]
-    for number in range(1, 11):
+    for number in range(1, len(keys)):
         state = [_SBOX[state[(at + 4 * (at % 4)) % 16]] for at in range(16)]
-        if number < 10:
+        if number < len(keys) - 1:
             mixed = []
             for column in range(0, 16, 4):
                 a = state[column : column + 4]
@@ -73,15 +76,23 @@ def _multiply(x: int, y: int) -> int:
     return product
 
 
-def gmac(key: bytes, nonce: bytes, data: bytes) -> bytes:
-    """AES-128-GMAC with a nonce of 12 bytes."""
-    subkey = int.from_bytes(aes128(key, bytes(16)))
-    padded = data + bytes(-len(data) % 16) + struct.pack(">QQ", 8 * len(data), 0)
+def gmac(key: bytes, nonce: bytes, data: bytes, encrypted: bytes = b"") -> bytes:
+    """AES-GCM's tag over data and encrypted bytes, with a nonce of 12 bytes."""
+    subkey = int.from_bytes(aes(key, bytes(16)))
+    padded = data + bytes(-len(data) % 16) + encrypted + bytes(-len(encrypted) % 16)
+    padded += struct.pack(">QQ", 8 * len(data), 8 * len(encrypted))
     digest = 0
     for at in range(0, len(padded), 16):
         digest = _multiply(digest ^ int.from_bytes(padded[at : at + 16]), subkey)
-    mask = int.from_bytes(aes128(key, nonce + b"\0\0\0\1"))
+    mask = int.from_bytes(aes(key, nonce + b"\0\0\0\1"))
     return (digest ^ mask).to_bytes(16)
+
+
+def crypted(key: bytes, nonce: bytes, data: bytes) -> bytes:
+    """AES-GCM's encryption of data, which is also its decryption."""
+    blocks = (len(data) + 15) // 16
+    stream = b"".join(aes(key, nonce + number.to_bytes(4)) for number in range(2, 2 + blocks))
+    return bytes(a ^ b for a, b in zip(data, stream, strict=False))
 
 
 def _address(ip: str, port: int) -> bytes:
@@ -98,6 +109,26 @@ def session_tag(
     """The tag of a datagram from a source to its group. `covered` ends with the stamp; `source` has the NAK port."""
     label = b"umstack session" + _address(*source) + _address(*group) + session_id.to_bytes(4)
     return gmac(_derived(secret, label)[:16], covered[-8:] + bytes(4), covered)[:TAG_BYTES]
+
+
+def session_plaintext(
+    secret: bytes,
+    source: tuple[str, int],
+    group: tuple[str, int],
+    session_id: int,
+    datagram: bytes,
+    payloads: list[tuple[int, int]],
+) -> bytes:
+    """The payloads of an encrypted datagram, end to end, from their offsets and lengths; checks its tag."""
+    label = b"umstack encrypted session" + _address(*source) + _address(*group) + session_id.to_bytes(4)
+    key, covered = _derived(secret, label), datagram[:-TAG_BYTES]
+    nonce = covered[-8:] + bytes(4)
+    encrypted = b"".join(covered[at : at + length] for at, length in payloads)
+    clear, end = b"", 0
+    for at, length in payloads:
+        clear, end = clear + covered[end:at], at + length
+    assert gmac(key, nonce, clear + covered[end:], encrypted)[:TAG_BYTES] == datagram[-TAG_BYTES:]
+    return crypted(key, nonce, encrypted)
 
 
 def sender_tag(secret: bytes, purpose: str, sender: tuple[str, int], covered: bytes) -> bytes:

@@ -35,6 +35,8 @@ class Key:
 
     id: int
     secret: bytes
+    encrypts: bool = False
+    """True: payloads are encrypted, too (option encryption)."""
 
     def __repr__(self) -> str:
         return f"Key(id={self.id})"

@@ -15,6 +15,8 @@ enum {
 static const char *const LABELS[] = {
     [UM_MAC_SESSION] = "umstack session", [UM_MAC_CONTROL] = "umstack control", [UM_MAC_RESOLUTION] = "umstack lbmr"};
 
+static const char ENCRYPTED_LABEL[] = "umstack encrypted session";
+
 static EVP_MAC_CTX *open_hmac(const uint8_t *key, size_t key_bytes)
 {
     EVP_MAC *algorithm = EVP_MAC_fetch(NULL, "HMAC", NULL);
@@ -55,8 +57,9 @@ bool um_key_derive(const um_key *key, const uint8_t *purpose, size_t length, uin
 static bool derive(enum um_mac_purpose purpose, const um_key *key, const um_mac_session *session, uint8_t *derived)
 {
     uint8_t label[LABEL_BYTES_MAX];
-    size_t length = strlen(LABELS[purpose]);
-    memcpy(label, LABELS[purpose], length);
+    const char *name = session != NULL && key->encrypts ? ENCRYPTED_LABEL : LABELS[purpose];
+    size_t length = strlen(name);
+    memcpy(label, name, length);
     if (session != NULL) {
         uint8_t *end = put_address(put_address(label + length, session->source), session->group);
         um_store_be32(end, session->session_id);
@@ -68,28 +71,38 @@ static bool derive(enum um_mac_purpose purpose, const um_key *key, const um_mac_
 int um_mac_open(um_mac *mac, enum um_mac_purpose purpose, const um_key *key, const um_mac_session *session)
 {
     uint8_t derived[SHA256_BYTES];
-    *mac = (um_mac){.key_id = key->id};
+    *mac = (um_mac){.key_id = key->id, .transport = session != NULL ? session->transport : UM_TRANSPORT_LBTRM};
     if (derive(purpose, key, session, derived)) {
-        if (purpose == UM_MAC_SESSION)
+        if (purpose == UM_MAC_SESSION && key->encrypts)
+            um_cipher_open(&mac->cipher, derived);
+        else if (purpose == UM_MAC_SESSION)
             um_gmac_open(&mac->gmac, derived);
         else
             mac->hmac = open_hmac(derived, SHA256_BYTES);
     }
     OPENSSL_cleanse(derived, sizeof derived);
-    return mac->gmac.context != NULL || mac->hmac != NULL ? 0 : -ENOMEM;
+    return mac->gmac.context != NULL || um_mac_encrypts(mac) || mac->hmac != NULL ? 0 : -ENOMEM;
 }
 
 void um_mac_close(um_mac *mac)
 {
     um_gmac_close(&mac->gmac);
+    um_cipher_close(&mac->cipher);
     EVP_MAC_CTX_free(mac->hmac);
     *mac = (um_mac){0};
 }
 
+/* Writes the nonce of a datagram whose covered bytes end here. */
+static void put_nonce(uint8_t nonce[UM_GMAC_NONCE_BYTES], const uint8_t *covered, uint32_t length)
+{
+    memset(nonce, 0, UM_GMAC_NONCE_BYTES);
+    memcpy(nonce, covered + length - NONCE_USED_BYTES, NONCE_USED_BYTES);
+}
+
 static bool gmac_tag(um_gmac *gmac, const uint8_t *covered, uint32_t length, uint8_t *tag)
 {
-    uint8_t nonce[UM_GMAC_NONCE_BYTES] = {0};
-    memcpy(nonce, covered + length - NONCE_USED_BYTES, NONCE_USED_BYTES);
+    uint8_t nonce[UM_GMAC_NONCE_BYTES];
+    put_nonce(nonce, covered, length);
     return um_gmac_tag(gmac, nonce, covered, length, tag);
 }
 
@@ -110,9 +123,43 @@ bool um_mac_tag(um_mac *mac, um_address from, const uint8_t *covered, uint32_t l
                                      : hmac_tag(mac->hmac, from, covered, length, tag);
 }
 
+/* The parts of a datagram and the covered bytes of its trailer. Returns false if it is none of this transport. */
+static bool text_of(const um_mac *mac, uint8_t *covered, uint32_t length, um_cipher_text *text)
+{
+    um_packet packet;
+    uint32_t datagram_bytes = length - UM_TRAILER_COVERED_BYTES;
+    if (um_framing_decode(mac->transport, covered, datagram_bytes, &packet) != UM_DGRAM_OK)
+        return false;
+    uint32_t begin = packet.body_length > 0 ? (uint32_t)(packet.body - covered) : datagram_bytes;
+    uint32_t end = packet.body_length > 0 ? begin + packet.body_length : datagram_bytes;
+    *text = (um_cipher_text){{covered, begin}, covered + begin, end - begin, {covered + end, length - end}};
+    return true;
+}
+
+bool um_mac_seal(um_mac *mac, um_address from, uint8_t *covered, uint32_t length)
+{
+    if (!um_mac_encrypts(mac))
+        return um_mac_tag(mac, from, covered, length, covered + length);
+    um_cipher_text text;
+    uint8_t nonce[UM_GMAC_NONCE_BYTES];
+    um_trailer_mark_encrypted(covered + length - UM_TRAILER_COVERED_BYTES);
+    put_nonce(nonce, covered, length);
+    return text_of(mac, covered, length, &text) && um_cipher_seal(&mac->cipher, nonce, &text, covered + length);
+}
+
+static bool unseal(um_mac *mac, uint8_t *covered, uint32_t length, const uint8_t *tag)
+{
+    um_cipher_text text;
+    uint8_t nonce[UM_GMAC_NONCE_BYTES];
+    put_nonce(nonce, covered, length);
+    return text_of(mac, covered, length, &text) && um_cipher_unseal(&mac->cipher, nonce, &text, tag);
+}
+
 bool um_mac_is_correct(um_mac *mac, um_address from, const uint8_t *data, uint32_t length, const um_trailer *trailer)
 {
     uint8_t tag[UM_TAG_BYTES];
+    if (um_mac_encrypts(mac))
+        return unseal(mac, (uint8_t *)(uintptr_t)data, length - UM_TAG_BYTES, trailer->tag);
     return um_mac_tag(mac, from, data, length - UM_TAG_BYTES, tag) &&
            CRYPTO_memcmp(tag, trailer->tag, UM_TAG_BYTES) == 0;
 }

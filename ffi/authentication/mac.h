@@ -4,6 +4,9 @@
  * byte. The nonce is the trailer's key identifier and stamp. The key is derived for the session and depends on its
  * random identifier. Stamps of a sender ascend, so no nonce is used twice, not even by a retransmission.
  *
+ * With a key that encrypts they have AES-256-GCM instead, under a key of their own: their payloads are encrypted, their
+ * headers are not. The nonce is the same.
+ *
  * Everything else has HMAC-SHA256, cut to the tag's size. It needs no nonce, so that several senders can share the key,
  * and is rare enough to be slower.
  *
@@ -15,7 +18,8 @@
 #ifndef UM_AUTHENTICATION_MAC_H
 #define UM_AUTHENTICATION_MAC_H
 
-#include "authentication/gmac.h"
+#include "authentication/cipher.h"
+#include "core/wire/framing.h"
 
 enum {
     UM_KEY_BYTES = 32,
@@ -25,6 +29,7 @@ enum {
 
 typedef struct um_key {
     uint8_t id;
+    bool encrypts; /* payloads, too; the same for all keys of a context */
     uint8_t secret[UM_KEY_BYTES];
 } um_key;
 
@@ -55,12 +60,15 @@ typedef struct um_mac_session {
     um_address source; /* address and NAK port */
     um_address group;
     uint32_t session_id;
+    enum um_transport transport; /* where the messages of a datagram begin */
 } um_mac_session;
 
 typedef struct um_mac {
     uint8_t key_id;
-    um_gmac gmac; /* for UM_MAC_SESSION */
-    void *hmac;   /* EVP_MAC_CTX, for the other purposes */
+    enum um_transport transport;
+    um_gmac gmac;     /* for UM_MAC_SESSION */
+    um_cipher cipher; /* for UM_MAC_SESSION, if the key encrypts */
+    void *hmac;       /* EVP_MAC_CTX, for the other purposes */
 } um_mac;
 
 /* Derives a separate key for each purpose: HMAC-SHA256 of `purpose` under the key of the file, UM_DERIVED_KEY_BYTES.
@@ -71,11 +79,22 @@ bool um_key_derive(const um_key *key, const uint8_t *purpose, size_t length, uin
 int um_mac_open(um_mac *mac, enum um_mac_purpose purpose, const um_key *key, const um_mac_session *session);
 void um_mac_close(um_mac *mac);
 
+static inline bool um_mac_encrypts(const um_mac *mac)
+{
+    return mac->cipher.sealing != NULL;
+}
+
 /* Writes the tag over `length` bytes: a datagram and the UM_TRAILER_COVERED_BYTES of its trailer. `from` is the
  * sender's address; a session's tags are bound to the session instead. Returns false, with `tag` undefined, if
  * libcrypto fails. */
 bool um_mac_tag(um_mac *mac, um_address from, const uint8_t *covered, uint32_t length, uint8_t *tag);
-/* Returns true if the tag in the trailer of a datagram matches this key. Takes the same time for every wrong tag. */
+/* The same in front of `tag`, where it belongs; encrypts the payloads in place and marks the trailer if the key
+ * encrypts.
+ */
+bool um_mac_seal(um_mac *mac, um_address from, uint8_t *covered, uint32_t length);
+/* Returns true if the tag in the trailer of a datagram matches this key, which must encrypt as the trailer states.
+ * Takes the same time for every wrong tag. Encrypted payloads are decrypted in place; they are undefined if the tag is
+ * wrong. */
 bool um_mac_is_correct(um_mac *mac, um_address from, const uint8_t *data, uint32_t length, const um_trailer *trailer);
 
 /* Name and version of the library, as `umstack --version` prints them. */

@@ -12,13 +12,17 @@ static const char *const LABELS[] = {[UM_STREAM_REQUESTS] = "umstack request",
                                      [UM_STREAM_RESPONSES] = "umstack response",
                                      [UM_STREAM_SESSION] = "umstack tcp"};
 static const char CHECK_LABEL[] = "umstack key check";
-enum { LABEL_BYTES_MAX = 20 };
+enum {
+    LABEL_BYTES_MAX = 20,
+    ENCRYPTED = 2, /* in the byte behind the label */
+};
 
 /* One direction of a connection. */
 typedef struct direction {
     um_key key;
     um_gmac gmac;
-    uint64_t next; /* number of the next record */
+    um_cipher cipher; /* instead of gmac, if the key encrypts */
+    uint64_t next;    /* number of the next record */
 } direction;
 
 struct um_stream_tags {
@@ -56,28 +60,35 @@ static bool is_same_key(const um_key *one, const um_key *other)
     return one->id == other->id && CRYPTO_memcmp(one->secret, other->secret, UM_KEY_BYTES) == 0;
 }
 
-static bool open_gmac(const um_stream_tags *tags, const um_key *key, bool from_server, um_gmac *gmac)
+/* Opens what makes or checks the tags of a direction. */
+static bool open_direction(const um_stream_tags *tags, const um_key *key, bool from_server, direction *opened)
 {
     uint8_t purpose[LABEL_BYTES_MAX + 1 + CONNECTION_BYTES_MAX], derived[UM_DERIVED_KEY_BYTES];
     size_t label_bytes = strlen(LABELS[tags->kind]);
     memcpy(purpose, LABELS[tags->kind], label_bytes);
-    purpose[label_bytes] = from_server;
+    purpose[label_bytes] = (uint8_t)(from_server | (key->encrypts ? ENCRYPTED : 0));
     memcpy(purpose + label_bytes + 1, tags->connection, tags->connection_bytes);
-    bool is_open = um_key_derive(key, purpose, label_bytes + 1 + tags->connection_bytes, derived) &&
-                   um_gmac_open(gmac, derived) == 0;
+    bool is_open =
+        um_key_derive(key, purpose, label_bytes + 1 + tags->connection_bytes, derived) &&
+        (key->encrypts ? um_cipher_open(&opened->cipher, derived) : um_gmac_open(&opened->gmac, derived)) == 0;
     OPENSSL_cleanse(derived, sizeof derived);
     return is_open;
+}
+
+static void close_direction(direction *of)
+{
+    um_gmac_close(&of->gmac);
+    um_cipher_close(&of->cipher);
 }
 
 /* Changes a direction's key; its record numbers continue. */
 static bool change_key(um_stream_tags *tags, direction *of, const um_key *key)
 {
-    um_gmac gmac;
-    if (!open_gmac(tags, key, of == &tags->sent ? tags->is_server : !tags->is_server, &gmac))
+    direction opened = {.key = *key, .next = of->next};
+    if (!open_direction(tags, key, of == &tags->sent ? tags->is_server : !tags->is_server, &opened))
         return false;
-    um_gmac_close(&of->gmac);
-    of->gmac = gmac;
-    of->key = *key;
+    close_direction(of);
+    *of = opened;
     return true;
 }
 
@@ -116,8 +127,8 @@ void um_stream_tags_close(um_stream_tags *tags)
 {
     if (tags == NULL)
         return;
-    um_gmac_close(&tags->sent.gmac);
-    um_gmac_close(&tags->received.gmac);
+    close_direction(&tags->sent);
+    close_direction(&tags->received);
     OPENSSL_cleanse(tags, sizeof *tags);
     free(tags);
 }
@@ -140,22 +151,50 @@ um_record_verifier *um_stream_tags_verifier(um_stream_tags *tags)
 
 /* The tag covers the header up to the tag, and the messages behind it. The nonce starts with the lower half of the
  * record number, which is the part that the header contains. */
+static void put_nonce(uint8_t nonce[UM_GMAC_NONCE_BYTES], uint64_t number)
+{
+    memset(nonce, 0, UM_GMAC_NONCE_BYTES);
+    um_store_be32(nonce, (uint32_t)number);
+    um_store_be32(nonce + 4, (uint32_t)(number >> 32));
+}
+
 static bool make_tag(um_gmac *gmac, uint64_t number, const uint8_t *header, const uint8_t *messages, uint32_t length,
                      uint8_t *tag)
 {
-    uint8_t nonce[UM_GMAC_NONCE_BYTES] = {0};
-    um_store_be32(nonce, (uint32_t)number);
-    um_store_be32(nonce + 4, (uint32_t)(number >> 32));
+    uint8_t nonce[UM_GMAC_NONCE_BYTES];
+    put_nonce(nonce, number);
     const um_gmac_piece pieces[] = {{header, UM_RECORD_COVERED_BYTES}, {messages, length}};
     return um_gmac_tag_pieces(gmac, nonce, pieces, 2, tag);
 }
 
-int um_stream_tags_head(um_stream_tags *tags, uint8_t *header, const uint8_t *messages, uint32_t length)
+static um_cipher_text text_of(const uint8_t *header, uint8_t *messages, uint32_t length)
+{
+    return (um_cipher_text){{header, UM_RECORD_COVERED_BYTES}, messages, length, {NULL, 0}};
+}
+
+/* Encrypts the payloads and makes the tag, or only makes the tag. */
+static bool seal(direction *of, uint64_t number, const uint8_t *header, uint8_t *messages, uint32_t length,
+                 uint8_t *tag)
+{
+    uint8_t nonce[UM_GMAC_NONCE_BYTES];
+    um_cipher_text text = text_of(header, messages, length);
+    if (!of->key.encrypts)
+        return make_tag(&of->gmac, number, header, messages, length, tag);
+    put_nonce(nonce, number);
+    return um_cipher_seal(&of->cipher, nonce, &text, tag);
+}
+
+bool um_stream_tags_encrypt(const um_stream_tags *tags)
+{
+    return tags->sent.key.encrypts;
+}
+
+int um_stream_tags_head(um_stream_tags *tags, uint8_t *header, uint8_t *messages, uint32_t length)
 {
     uint64_t number = tags->sent.next++;
     um_stream_record_write(header, tags->names_key ? tags->sent.key.id : 0, length, (uint32_t)number);
     tags->names_key = false;
-    return make_tag(&tags->sent.gmac, number, header, messages, length, header + UM_RECORD_COVERED_BYTES) ? 0 : -EIO;
+    return seal(&tags->sent, number, header, messages, length, header + UM_RECORD_COVERED_BYTES) ? 0 : -EIO;
 }
 
 int um_stream_tags_seal(um_stream_tags *tags, uint8_t *record, uint32_t length)
@@ -174,10 +213,16 @@ static const um_key *key_of(const um_stream_tags *tags, const um_stream_record *
     return NULL;
 }
 
-static bool is_tag_right(um_gmac *gmac, uint64_t number, const uint8_t *header, const um_stream_record *record)
+/* Checks the tag, and decrypts the payloads. */
+static bool is_tag_right(direction *of, uint64_t number, const uint8_t *header, const um_stream_record *record)
 {
-    uint8_t tag[UM_TAG_BYTES];
-    return make_tag(gmac, number, header, header + UM_RECORD_HEADER_BYTES, record->messages_bytes, tag) &&
+    uint8_t tag[UM_TAG_BYTES], nonce[UM_GMAC_NONCE_BYTES];
+    uint8_t *messages = (uint8_t *)(uintptr_t)header + UM_RECORD_HEADER_BYTES;
+    um_cipher_text text = text_of(header, messages, record->messages_bytes);
+    put_nonce(nonce, number);
+    if (of->key.encrypts)
+        return um_cipher_unseal(&of->cipher, nonce, &text, record->tag);
+    return make_tag(&of->gmac, number, header, messages, record->messages_bytes, tag) &&
            CRYPTO_memcmp(tag, record->tag, UM_TAG_BYTES) == 0;
 }
 
@@ -192,7 +237,7 @@ int um_stream_tags_verify(um_stream_tags *tags, const uint8_t *data)
         return UM_TAG_WRONG;
     /* The number with this lower half that is nearest to the expected one. */
     uint64_t number = received->next + (uint64_t)(int64_t)(int32_t)(record.number - (uint32_t)received->next);
-    if (!is_tag_right(&received->gmac, number, data, &record))
+    if (!is_tag_right(received, number, data, &record))
         return UM_TAG_WRONG;
     if (number != received->next)
         return UM_TAG_REPLAYED;

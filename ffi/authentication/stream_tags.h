@@ -9,8 +9,8 @@
  *
  * The key of a direction is HMAC-SHA256 of the kind's label, the direction and the caller's bytes, under a key of the
  * file. Those bytes include both sides' greetings with their nonces, so that no two connections share keys, and the
- * record number suffices as a nonce for AES-128-GMAC. A greeting proves nothing: a side proves that it has the key with
- * its first record.
+ * record number suffices as a nonce for AES-128-GMAC or, if the key encrypts, AES-256-GCM. A greeting proves nothing: a
+ * side proves that it has the key with its first record.
  *
  * Threads: one at a time. Memory: opened and closed by the caller; secrets are wiped. Errors: NULL, a negative errno,
  * or um_tag_status.
@@ -46,9 +46,13 @@ int um_stream_tags_set_keys(um_stream_tags *tags, const um_key_set *keys);
 /* Makes a record of the `length` bytes of messages, 1 to UM_RECORD_BYTES_MAX, behind UM_RECORD_HEADER_BYTES at
  * `record`. 0 or -EIO. */
 int um_stream_tags_seal(um_stream_tags *tags, uint8_t *record, uint32_t length);
-/* The same for messages stored elsewhere: writes only the header. */
-int um_stream_tags_head(um_stream_tags *tags, uint8_t *header, const uint8_t *messages, uint32_t length);
-/* Checks a whole record: it must be the next of its direction and have the right tag. It is accepted once. */
+/* The same for messages stored elsewhere: writes only the header; if the key encrypts, the payloads are encrypted in
+ * place. */
+int um_stream_tags_head(um_stream_tags *tags, uint8_t *header, uint8_t *messages, uint32_t length);
+/* Returns true if payloads are encrypted. */
+bool um_stream_tags_encrypt(const um_stream_tags *tags);
+/* Checks a whole record: it must be the next of its direction and have the right tag. It is accepted once,
+ * and its payloads are decrypted in place. */
 int um_stream_tags_verify(um_stream_tags *tags, const uint8_t *record);
 /* Returns the um_record_verifier with this check, for a stream. */
 um_record_verifier *um_stream_tags_verifier(um_stream_tags *tags);

@@ -31,8 +31,7 @@ static bool tag(um_tagging_link *link, const um_tx *tx, uint32_t slot, uint8_t *
     um_trailer_write(trailer, link->mac.key_id, link->stamp);
     link->parts[slot] = (um_part){out, tx->length + UM_TRAILER_BYTES};
     link->batch[slot] = (um_tx){.parts = &link->parts[slot], .part_count = 1, .length = tx->length + UM_TRAILER_BYTES};
-    return um_mac_tag(&link->mac, link->local, out, tx->length + UM_TRAILER_COVERED_BYTES,
-                      trailer + UM_TRAILER_COVERED_BYTES);
+    return um_mac_seal(&link->mac, link->local, out, tx->length + UM_TRAILER_COVERED_BYTES);
 }
 
 /* A source's batch holds only DATA or one control message. */

@@ -40,6 +40,8 @@ static enum um_tag_status check_tag(um_accepted *accepted, um_address from, cons
         mac = accepted->macs[i].key_id == trailer->key_id ? &accepted->macs[i] : NULL;
     if (mac == NULL)
         return UM_TAG_KEY_UNKNOWN;
+    if (trailer->is_encrypted != um_mac_encrypts(mac))
+        return mac->hmac != NULL ? UM_TAG_WRONG : UM_TAG_ENCRYPTION; /* a control message is never encrypted */
     if (!um_mac_is_correct(mac, from, data, length, trailer))
         return UM_TAG_WRONG;
     return um_stamp_is_fresh(trailer->stamp, wall_ns, tolerance_ns) ? UM_TAG_OK : UM_TAG_STALE;

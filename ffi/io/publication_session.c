@@ -90,7 +90,7 @@ static int open_sender(um_publication_session *session, enum um_transport transp
 
 static um_mac_session mac_session(const um_publication_session *session, const um_source_session_config *config)
 {
-    return (um_mac_session){session->control.nak_link.local, config->group, config->session_id};
+    return (um_mac_session){session->control.nak_link.local, config->group, config->session_id, config->transport};
 }
 
 /* Opens the links that tag the session's datagrams, and the verifier of the receivers' datagrams. */

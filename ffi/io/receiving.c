@@ -272,7 +272,7 @@ static um_tap_link *control_link_of(um_receiving *receiving, session_block *bloc
 
 static um_mac_session mac_session(const um_receiver_session_config *config)
 {
-    return (um_mac_session){config->id.source, config->id.group, config->id.session_id};
+    return (um_mac_session){config->id.source, config->id.group, config->id.session_id, config->id.transport};
 }
 
 /* Opens the verifier of the source's datagrams and the link that tags datagrams to the source. */

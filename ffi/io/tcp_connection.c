@@ -167,7 +167,7 @@ static bool flush_out(um_tcp_connection *connection)
 }
 
 /* Writes one control message; with tags, as one record. Returns false if there is no space. */
-static bool put(um_tcp_connection *connection, const uint8_t *message, uint32_t length)
+static bool put(um_tcp_connection *connection, uint8_t *message, uint32_t length)
 {
     uint8_t header[UM_RECORD_HEADER_BYTES];
     uint32_t header_bytes = connection->tags != NULL ? sizeof header : 0;
@@ -206,7 +206,7 @@ static void put_session_id(um_tcp_connection *connection)
 static bool put_greeting(um_tcp_connection *connection)
 {
     um_stream_greeting said = {UM_STREAM_SESSION, connection->session->config.id.session_id,
-                               connection->keys->keys[0].id};
+                               connection->keys->keys[0].id, connection->keys->keys[0].encrypts};
     if (um_stream_greeting_write(connection->greeting, &said) != 0)
         return false;
     um_byte_ring_append(&connection->out, connection->greeting, UM_RECORD_HEADER_BYTES);
@@ -302,6 +302,8 @@ static enum um_tag_status on_greeting(um_tcp_connection *connection, const uint8
     const um_key *key = um_key_set_find(connection->keys, ours.key_id);
     if (theirs.kind != ours.kind || theirs.key_id != ours.key_id || key == NULL)
         return UM_TAG_KEY_UNKNOWN;
+    if (theirs.is_encrypted != key->encrypts)
+        return UM_TAG_ENCRYPTION;
     connection->tags =
         um_stream_tags_open_session(key, false, connection->greeting, data, connection->session->config.id.source);
     if (connection->tags == NULL || um_stream_tags_set_keys(connection->tags, connection->keys) != 0)

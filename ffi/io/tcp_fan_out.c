@@ -171,7 +171,7 @@ static uint32_t messages_space(const um_tcp_client *client)
 
 /* Makes the header of a record of these messages, which the caller writes at once. Returns false, and fails the client,
  * if libcrypto fails. */
-static bool seal(um_tcp_client *client, uint8_t *header, const uint8_t *messages, uint32_t bytes)
+static bool seal(um_tcp_client *client, uint8_t *header, uint8_t *messages, uint32_t bytes)
 {
     client->has_failed |= um_stream_tags_head(client->tags, header, messages, bytes) != 0;
     return !client->has_failed;
@@ -249,7 +249,11 @@ static void write_to_client(um_tcp_fan_out *fan_out, um_tcp_client *client, stru
     uint8_t header[UM_RECORD_HEADER_BYTES];
     struct iovec record[] = {{header, sizeof header}, vectors[0]};
     um_debug_assert(count == 1);
-    if (seal(client, header, vectors[0].iov_base, bytes))
+    if (um_stream_tags_encrypt(client->tags)) { /* each client has keys of its own, and the messages are shared */
+        memcpy(fan_out->kept, vectors[0].iov_base, bytes);
+        record[1].iov_base = fan_out->kept;
+    }
+    if (seal(client, header, record[1].iov_base, bytes))
         write_whole(fan_out, client, record, 2, bytes + UM_RECORD_HEADER_BYTES);
 }
 

@@ -249,11 +249,15 @@ static bool greet(um_tcp_server *server, um_tcp_client *client, const uint8_t *d
         length == UM_RECORD_HEADER_BYTES && um_stream_greeting_read(data, &said) && said.kind == UM_STREAM_SESSION;
     const um_key *key = has_greeted ? um_key_set_find(server->keys, said.key_id) : NULL;
     um_stream_greeting answer = {UM_STREAM_SESSION, server->session->config.session_id,
-                                 key != NULL ? key->id : server->keys->keys[0].id};
+                                 key != NULL ? key->id : server->keys->keys[0].id, server->keys->keys[0].encrypts};
     if (um_stream_greeting_write(ours, &answer) != 0 || !send_whole(client, ours, sizeof ours))
         return false;
     if (key == NULL) {
         note_refused(server, client, has_greeted ? UM_TAG_KEY_UNKNOWN : UM_TAG_MISSING, now_ns);
+        return false;
+    }
+    if (said.is_encrypted != key->encrypts) {
+        note_refused(server, client, UM_TAG_ENCRYPTION, now_ns);
         return false;
     }
     client->tags = um_stream_tags_open_session(key, true, data, ours, server->local);

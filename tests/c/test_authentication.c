@@ -9,7 +9,8 @@
 #define NOW_NS ((int64_t)1800000000 * NS_PER_S) /* of the wall clock */
 #define TOLERANCE_NS ((int64_t)60 * NS_PER_S)
 
-static const um_mac_session SESSION = {UM_ADDRESS_V4(0x0a090001, 14390), UM_ADDRESS_V4(0xe00a0a0a, 14400), 0x5eed0001};
+static const um_mac_session SESSION = {UM_ADDRESS_V4(0x0a090001, 14390), UM_ADDRESS_V4(0xe00a0a0a, 14400), 0x5eed0001,
+                                       UM_TRANSPORT_LBTRM};
 static const um_address RECEIVER = UM_ADDRESS_V4(0x0a090002, 40000);
 
 static um_key key_of(uint8_t id)

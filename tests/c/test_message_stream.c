@@ -186,7 +186,7 @@ TEST("", "no message of an invalid record is returned, and the stream reports th
         CHECK(refused(changed, RECORD, RECORD).refused_by != UM_TAG_OK);
     }
     CHECK_EQ(refused(record + UM_RECORD_HEADER_BYTES, MESSAGE, RECORD).refused_by, UM_TAG_MISSING);
-    um_stream_greeting said = {UM_STREAM_SESSION, 1, 7};
+    um_stream_greeting said = {UM_STREAM_SESSION, 1, 7, false};
     CHECK_EQ(um_stream_greeting_write(greeting, &said), 0);
     CHECK_EQ(refused(greeting, sizeof greeting, RECORD).refused_by, UM_TAG_MISSING);
     memcpy(changed, record, RECORD);

@@ -111,7 +111,7 @@ TEST("", "a greeting carries its kind, subject and key, and its own nonce")
 {
     uint8_t first[UM_RECORD_HEADER_BYTES], second[UM_RECORD_HEADER_BYTES];
     for (int kind = 0; kind < UM_STREAM_KINDS; kind++) {
-        um_stream_greeting said = {(enum um_stream_kind)kind, 0x01020304, 9}, read;
+        um_stream_greeting said = {(enum um_stream_kind)kind, 0x01020304, 9, kind == 1}, read;
         CHECK_EQ(um_stream_greeting_write(first, &said), 0);
         CHECK_EQ(um_stream_greeting_write(second, &said), 0);
         CHECK_EQ(um_stream_record_bytes(first, sizeof first), 0);
@@ -121,6 +121,7 @@ TEST("", "a greeting carries its kind, subject and key, and its own nonce")
         CHECK_EQ(read.kind, said.kind);
         CHECK_EQ(read.subject, said.subject);
         CHECK_EQ(read.key_id, said.key_id);
+        CHECK_EQ(read.is_encrypted, said.is_encrypted);
         for (uint32_t byte = 0; byte < 12; byte++) { /* no greeting, or an unknown kind */
             memcpy(second, first, sizeof second);
             second[byte] ^= 0x40;

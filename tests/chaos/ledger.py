@@ -3,8 +3,9 @@
 Rules, for each source (a transport session and a topic index) of the receiver:
 
 - A message equals the one that its header describes (tests/chaos/payloads.py); a source carries one incarnation.
-- Rows continue at the next topic sequence number. A lower one is a duplicate, a higher one an unnamed loss.
-- Without a loss event in between, the number of a message is that of its predecessor plus one.
+- Rows continue at the next topic sequence number. A lower one is a duplicate, a higher one an unnamed loss; but of a
+  fragmented message that is lost, only the fragments that were lost are named.
+- Between two messages are at most as many others as sequence numbers named as lost.
 
 The first row of a source may have any number: messages sent before a receiver joined is not owed.
 """
@@ -16,6 +17,8 @@ from dataclasses import dataclass, field
 from tests.chaos.payloads import stamp_of
 from umstack import BurstLoss, EndOfSession, Event, Message, UnrecoverableLoss
 
+FRAGMENTS_MAX = 64
+"""Maximum number of fragments of a message in a chaos run."""
 FINDINGS_MAX = 20
 """Findings kept by one ledger: one fault often causes thousands."""
 
@@ -29,6 +32,8 @@ class _Stream:
     last_number: int | None = None
     lost_since: int = 0
     """Sequence numbers named as lost since the last message."""
+    unnamed_since: int = 0
+    """Sequence numbers since the last message that are neither delivered nor named."""
 
 
 @dataclass(slots=True)
@@ -79,7 +84,14 @@ class Ledger:
                 "misnumbered",
                 f"{where}: message {stamp.number} follows {stream.last_number} with {stream.lost_since} lost",
             )
-        stream.last_number, stream.lost_since = stamp.number, 0
+        left_out = 0 if stream.last_number is None else stamp.number - stream.last_number - 1
+        if stream.unnamed_since > left_out * (FRAGMENTS_MAX - 1) or (
+            stream.unnamed_since and not stream.lost_since
+        ):
+            self._report(
+                "missing", f"{where}: {stream.unnamed_since} before it neither delivered nor named as lost"
+            )
+        stream.last_number, stream.lost_since, stream.unnamed_since = stamp.number, 0, 0
         self._advance(stamp.incarnation, stamp.number + 1)
 
     def _note_session_change(self, incarnation: bytes, number: int) -> None:
@@ -100,8 +112,8 @@ class Ledger:
         expected = stream.next_sequence_number
         if expected is not None and first < expected:
             self._report("repeated", f"{where}: expected {expected}")
-        elif expected is not None and first > expected:
-            self._report("missing", f"{where}: {expected}..{first - 1} neither delivered nor named as lost")
+        elif expected is not None:
+            stream.unnamed_since += first - expected
         stream.next_sequence_number = last + 1 if expected is None else max(expected, last + 1)
 
     def _advance(self, incarnation: bytes, position: int) -> None:

@@ -155,7 +155,7 @@ class Receiving(Part):
 
     def live(self) -> None:
         """Receive until it is renewed or closed."""
-        with self._open() as receiver:
+        with open_receiver(self.context, self.config) as receiver:
             self.ledger = Ledger(self.config["topic"])
             try:
                 while self.goes_on:
@@ -168,12 +168,6 @@ class Receiving(Part):
                 self._publish_findings()
                 self.received += self.ledger.messages
                 self.lost += self.ledger.lost
-
-    def _open(self) -> Reader:
-        topic, options = self.config["topic"], self.config["options"]
-        if self.config.get("is_prefix"):
-            return self.context.wildcard_receiver(prefix=topic, **options)
-        return self.context.receiver(topic, **options)
 
     def _publish_findings(self) -> None:
         for finding in self.ledger.findings[:]:
@@ -240,13 +234,20 @@ def open_context(options: dict[str, Any]) -> Context:
     raise SystemExit("the context could not be opened")
 
 
+def open_receiver(context: Context, config: dict[str, Any]) -> Reader:
+    """Make a receiver, of all topics with the prefix if the configuration requests it."""
+    if config.get("is_prefix"):
+        return context.wildcard_receiver(prefix=config["topic"], **config["options"])
+    return context.receiver(config["topic"], **config["options"])
+
+
 def warm_up(config: dict[str, Any]) -> None:
     """Open and close everything once, so that what is allocated on first use is not mistaken for a leak."""
     with open_context(config["context"]) as context:
         for one in config["publish"]:
             context.source(one["topic"] + "/warm", **one["options"]).close()
         for one in config["receive"]:
-            context.receiver(one["topic"] + "/warm", **one["options"]).close()
+            open_receiver(context, {**one, "topic": one["topic"] + "warm"}).close()
 
 
 def _report_crash(args: threading.ExceptHookArgs) -> None:

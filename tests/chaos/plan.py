@@ -58,6 +58,7 @@ class Plan:
     seconds: float
     has_resolver: bool
     has_keys: bool
+    encryption: str
     processes: tuple[Process, ...]
     faults: tuple[Fault, ...] = field(default=())
 
@@ -68,6 +69,7 @@ class Plan:
             "seconds": self.seconds,
             "resolver": self.has_resolver,
             "keys": self.has_keys,
+            "encryption": self.encryption,
             "processes": [asdict(process) for process in self.processes],
             "faults": [str(fault) for fault in self.faults],
         }
@@ -78,12 +80,13 @@ def make_plan(seed: int, seconds: float) -> Plan:
     draw = random.Random(f"chaos {seed}")
     has_resolver = draw.random() < 0.4
     has_keys = not has_resolver and draw.random() < 0.5
-    processes = _processes(draw, has_keys)
+    encryption = "aes-256-gcm" if has_keys and seed % 2 else "none"
+    processes = _processes(draw, has_keys, encryption)
     faults = _faults(draw, seconds, processes, has_resolver, has_keys)
-    return Plan(seed, seconds, has_resolver, has_keys, processes, tuple(faults))
+    return Plan(seed, seconds, has_resolver, has_keys, encryption, processes, tuple(faults))
 
 
-def _processes(draw: random.Random, has_keys: bool) -> tuple[Process, ...]:
+def _processes(draw: random.Random, has_keys: bool, encryption: str) -> tuple[Process, ...]:
     topics = [f"chaos/{letter}" for letter in "abcdef"]
     published: dict[str, list[str]] = {name: [] for name in ("publisher0", "publisher1", "both")}
     for topic in topics:
@@ -93,19 +96,21 @@ def _processes(draw: random.Random, has_keys: bool) -> tuple[Process, ...]:
         sources = tuple(_source(draw, topic) for topic in published.get(name, ()))
         receivers: tuple[dict[str, Any], ...] = ()
         if name == "subscriber0":
-            receivers = ({"topic": "chaos/", "is_prefix": True, "options": _receiver_options(draw)},)
+            # A topic that left starts like a new receiver: it must outlast every fault that ends its sources.
+            options = {**_receiver_options(draw), "resolver_no_source_linger_timeout": 600_000}
+            receivers = ({"topic": "chaos/", "is_prefix": True, "options": options},)
         elif name in ("subscriber1", "both"):
             # A context over rings does not receive what it publishes itself.
             wanted = [topic for topic in draw.sample(topics, 5) if topic not in published.get(name, ())]
             receivers = tuple({"topic": topic, "options": _receiver_options(draw)} for topic in wanted)
-        made.append(Process(name, host, _context_options(draw, has_keys), sources, receivers))
+        made.append(Process(name, host, _context_options(draw, has_keys, encryption), sources, receivers))
     return tuple(made)
 
 
-def _context_options(draw: random.Random, has_keys: bool) -> dict[str, Any]:
+def _context_options(draw: random.Random, has_keys: bool, encryption: str) -> dict[str, Any]:
     options: dict[str, Any] = {"link": draw.choice(("socket", "socket", "xdp"))}
     if has_keys:
-        options["authentication_scope"] = "all"
+        options |= {"authentication_scope": "all", "encryption": encryption}
     return options
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -71,42 +71,56 @@ class SmallDisk:
         self._holder.stdout.close()
 
 
+Numbers = dict[str, dict[int, int]]
+"""By source, the number of the message at each topic sequence number."""
+
+
 def check_recording(folder: Path, report: Callable[[str], None]) -> int:
     """Account for the recorded messages as a ledger does; return their number."""
     messages = _rows(folder / "messages", ["source", "sequence_number", "payload"])
-    events = _rows(folder / "events", ["source", "kind", "first_sequence_number", "sequence_number", "lost"])
+    events = _rows(folder / "events", ["source", "first_sequence_number", "sequence_number", "lost"])
     lost: dict[str, list[tuple[int, int]]] = {}
     for event in events:
         if event["lost"]:
             lost.setdefault(event["source"], []).append(
                 (event["first_sequence_number"], event["sequence_number"])
             )
-    by_source: dict[str, list[dict[str, Any]]] = {}
+    findings: list[str] = []
+    numbers: Numbers = {}
+    places: dict[bytes, dict[int, str]] = {}
     for row in messages:
-        by_source.setdefault(row["source"], []).append(row)
-    for source, rows in by_source.items():
+        source, sequence, stamp = row["source"], row["sequence_number"], stamp_of(row["payload"])
+        if stamp is None:
+            findings.append(f"altered: recorder: {source} sqn {sequence}")
+            continue
         # A recorder that was started again records what late join delivers again: one sequence number, one message.
-        numbers: dict[int, int] = {}
-        findings = []
-        for row in rows:
-            sequence, stamp = row["sequence_number"], stamp_of(row["payload"])
-            if stamp is None:
-                findings.append(f"altered: recorder: {source} sqn {sequence}")
-            elif numbers.setdefault(sequence, stamp.number) != stamp.number:
-                findings.append(f"mixed: recorder: {source} sqn {sequence} is message {stamp.number}, too")
-        for (sequence, number), (next_sequence, next_number) in pairwise(sorted(numbers.items())):
-            if next_number <= number:
-                findings.append(
-                    f"repeated: recorder: {source} message {next_number} at sqn {sequence}, {next_sequence}"
-                )
-            named = any(first > sequence and last < next_sequence for first, last in lost.get(source, ()))
-            if next_number > number + 1 and not named:
-                findings.append(
-                    f"missing: recorder: {source} messages {number + 1}..{next_number - 1}, not named as lost"
-                )
-        for finding in findings[:FINDINGS_MAX]:
-            report(finding)
+        if numbers.setdefault(source, {}).setdefault(sequence, stamp.number) != stamp.number:
+            findings.append(f"mixed: recorder: {source} sqn {sequence} is message {stamp.number}, too")
+        places.setdefault(stamp.incarnation, {})[stamp.number] = source
+    elsewhere = {source: place for place in places.values() for source in set(place.values())}
+    for source in numbers:
+        findings += _gaps(source, numbers[source], lost.get(source, []), elsewhere[source])
+    for finding in findings[:FINDINGS_MAX]:
+        report(finding)
     return len(messages)
+
+
+def _gaps(
+    source: str, numbers: dict[int, int], lost: list[tuple[int, int]], places: dict[int, str]
+) -> Iterator[str]:
+    """Yield repeated messages of a source and missing ones that are not named as lost.
+
+    `places`: the sources under which the messages of its object were recorded. A session that moved to another address
+    and back continues there under another name meanwhile.
+    """
+    for (sequence, number), (next_sequence, next_number) in pairwise(sorted(numbers.items())):
+        between = range(number + 1, next_number)
+        if next_number <= number:
+            yield f"repeated: recorder: {source} message {next_number} at sqn {sequence}, {next_sequence}"
+        is_named = any(first > sequence and last < next_sequence for first, last in lost)
+        was_away = any(places.get(one, source) != source for one in between)
+        if between and not is_named and not was_away:
+            yield f"missing: recorder: {source} messages {between[0]}..{between[-1]}, not named as lost"
 
 
 def _rows(folder: Path, columns: list[str]) -> list[dict[str, Any]]:

@@ -28,6 +28,8 @@ from umstack.lab import Host, Lab
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED_TOPIC = "chaos/a"
+FINDINGS_MAX = 50
+"""Findings kept by one run: later ones usually follow from the first."""
 _MTU_BYTES = 1500
 _START_SECONDS = 90.0
 _SETTLE_SECONDS = 90.0
@@ -48,6 +50,8 @@ class Outcome:
 
     def report(self, finding: str) -> None:
         """Add a finding and print it."""
+        if len(self.findings) >= FINDINGS_MAX:
+            return
         self.findings.append(finding)
         print(f"FINDING {finding}", file=sys.stderr, flush=True)
 
@@ -316,7 +320,7 @@ class ChaosRun:
             self.services["resolver"] = Service(self, "resolver", services, command, expected=(0,))
         options = dict(self.context_options)
         if self.plan.has_keys:
-            options["authentication_scope"] = "all"
+            options |= {"authentication_scope": "all", "encryption": self.plan.encryption}
         command = [*python, "record", RECORDED_TOPIC, "--out", self.disk.inner_path, "-i", "eth0"]
         command += ["--part-seconds", "2"]
         command += [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
@@ -535,7 +539,10 @@ class ChaosRun:
             peer.close()
         for service in self.services.values():
             service.stop()
+        found_before = len(self.outcome.findings)
         self.outcome.counts["recorded"] = check_recording(self.disk.path, self.outcome.report)
+        if len(self.outcome.findings) > found_before:
+            shutil.copytree(self.disk.path, self.work / "recording")
 
     def _read_logs(self) -> None:
         for path in sorted(self.work.glob("*.stderr")):

@@ -12,7 +12,8 @@ enum { CALLS_MAX = 64, MADE_MAX = 32, DATA_MAX = 96, KEYS = 3, QUARTERS_PER_S = 
 #define START_NS ((int64_t)1800000000 * 1000000000)
 #define TOLERANCE_NS ((int64_t)60 * 1000000000)
 
-static const um_mac_session SESSION = {{0x0a090001, 14390}, {0xe00a0a0a, 14400}, 0x5eed0001};
+static const um_mac_session SESSION = {UM_ADDRESS_V4(0x0a090001, 14390), UM_ADDRESS_V4(0xe00a0a0a, 14400), 0x5eed0001,
+                                       UM_TRANSPORT_LBTRM};
 
 /* Tagged datagrams: their key, sender address, and if they were accepted. */
 typedef struct made {

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from tests.chaos.ledger import Ledger
 from tests.chaos.payloads import payload
 from tests.chaos.plan import make_plan
+from tests.chaos.recorded import check_recording
 from umstack import BurstLoss, EndOfSession, Event, Message, UnrecoverableLoss
 
 ONE, OTHER = b"incarnat", b"restarte"
@@ -46,6 +49,11 @@ RIGHT: dict[str, list[Event]] = {
         message(1, first_sequence_number=101, sequence_number=103),
         message(2)._replace(first_sequence_number=104, sequence_number=104),
     ],
+    "one fragment of three is lost": [
+        message(0),
+        UnrecoverableLoss("t", SOURCE, 102),
+        message(2)._replace(first_sequence_number=104, sequence_number=104),
+    ],
     "joined again": [message(0), EndOfSession("t", SOURCE), message(1)],
     "another session": [message(0), message(5, source=NEXT_SOURCE), message(6, source=NEXT_SOURCE)],
     "restarted": [message(7), message(0, OTHER, NEXT_SOURCE), message(1, OTHER, NEXT_SOURCE)],
@@ -70,7 +78,11 @@ WRONG: dict[str, tuple[str, list[Event]]] = {
             message(5, first_sequence_number=102, sequence_number=102),
         ],
     ),
-    "a loss is named late": ("missing", [message(0), UnrecoverableLoss("t", SOURCE, 103)]),
+    "a loss is named late": ("misnumbered", [message(0), UnrecoverableLoss("t", SOURCE, 300), message(201)]),
+    "messages are missing beside a loss": (
+        "misnumbered",
+        [message(0), UnrecoverableLoss("t", SOURCE, 102), message(4)],
+    ),
     "a delivered message is named as lost": ("repeated", [message(0), UnrecoverableLoss("t", SOURCE, 100)]),
     "a session mixes sources": ("mixed", [message(0), message(1, OTHER)]),
 }
@@ -120,3 +132,43 @@ def test_plans_have_every_fault_and_no_conflict() -> None:
         *("lossy", "block", "unplug", "link", "mtu", "path_mtu", "address"),
         *("kill", "stop", "clock", "renew", "disk", "rotate"),
     }
+
+
+Rows = list[tuple[str, int, int]]
+"""Source, topic sequence number and number of recorded messages."""
+
+
+def recorded(folder: Path, rows: Rows, lost: Rows) -> list[str]:
+    """Return the kinds of findings for a recording of these messages and of these losses: source, first, last."""
+    messages = [
+        {"source": source, "sequence_number": sqn, "payload": payload(ONE, number, 100)}
+        for source, sqn, number in rows
+    ]
+    events = [
+        {"source": source, "first_sequence_number": first, "sequence_number": last, "lost": last - first + 1}
+        for source, first, last in lost
+    ]
+    for table, content in (("messages", messages), ("events", events)):
+        (folder / table).mkdir()
+        if content:
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(content), folder / table / "part-1.parquet")
+    found: list[str] = []
+    assert check_recording(folder, found.append) == len(rows)
+    return [finding.split(":")[0] for finding in found]
+
+
+@pytest.mark.parametrize(
+    ("rows", "lost", "expected"),
+    [
+        ([("a", 0, 0), ("a", 1, 1), ("a", 0, 0), ("a", 1, 1), ("a", 2, 2)], [], []),
+        ([("a", 0, 0), ("a", 3, 3)], [("a", 1, 2)], []),
+        ([("a", 0, 0), ("b", 1, 1), ("a", 2, 2)], [], []),
+        ([("a", 0, 0), ("a", 3, 3)], [], ["missing"]),
+        ([("a", 0, 0), ("a", 3, 3)], [("b", 1, 2)], ["missing"]),
+        ([("a", 0, 0), ("a", 1, 0)], [], ["repeated"]),
+        ([("a", 0, 0), ("a", 0, 1)], [], ["mixed"]),
+    ],
+)
+def test_the_account_of_a_recording(tmp_path: Path, rows: Rows, lost: Rows, expected: list[str]) -> None:
+    """Rows recorded again, named losses and a session that was away are right; everything else is a finding."""
+    assert recorded(tmp_path, rows, lost) == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,18 @@ def load_keys(options: ContextOptions) -> KeyFile | None:
             f"authentication_scope {options.authentication_scope} needs keys",
             hint="`umstack key new FILE` makes a file of them: name it in authentication_key_file",
         )
-    return read_key_file(Path(name))
+    return _keys_in(Path(name), options)
+
+
+def _keys_in(file: Path, options: ContextOptions) -> KeyFile:
+    """Return the keys of the file, which encrypt if the options request it."""
+    read = read_key_file(file)
+    if options.encryption == "none":
+        return read
+    topics = tuple(
+        (pattern, tuple(replace(key, encrypts=True) for key in keys)) for pattern, keys in read.topics
+    )
+    return KeyFile(topics, read.resolution)
 
 
 def core_key_set(keys: tuple[Key, ...]) -> Any:
@@ -39,7 +51,7 @@ def core_key_set(keys: tuple[Key, ...]) -> Any:
     made = ffi.new("um_key_set *")
     made.count = len(keys)
     for place, key in zip(made.keys, keys, strict=False):
-        place.id = key.id
+        place.id, place.encrypts = key.id, key.encrypts
         ffi.memmove(place.secret, key.secret, len(key.secret))
     return made
 
@@ -108,7 +120,7 @@ class Keyring:
         if identity == self._seen:
             return False
         try:
-            loaded = read_key_file(self._file)
+            loaded = _keys_in(self._file, self._core.options)
             self._install(loaded)
         except UmError as error:
             _records.write("bad", logging.ERROR, "the keys in use stay, the changed file has none: %s", error)

@@ -77,7 +77,7 @@ class ReceiverEvent(NamedTuple):
     - path_mtu_changed: bytes of the longest datagrams that the source sends from now on.
     - clock_set_back: nanoseconds by which the clock was set back.
     - refused: 1 if it has no key for the topics of the session, 2 if the source does not have its key, 3 or 5 if its
-      request was changed or replayed.
+      request was changed or replayed, 6 if its option encryption differs.
     - other kinds: 0.
     """
 

@@ -102,11 +102,7 @@ class ContextOptions:
     # Requests and responses
 
     request_pending_maximum: int = option(
-        Kind.INTEGER,
-        ours=65536,
-        minimum=1,
-        maximum=2**24,
-        doc="Maximum number of requests open at a time.",
+        Kind.INTEGER, ours=65536, minimum=1, maximum=2**24, doc="Maximum number of requests open at a time."
     )
     request_responders_maximum: int = option(
         Kind.INTEGER,
@@ -283,9 +279,7 @@ class ContextOptions:
         "one datagram; 0 keeps them readable.",
     )
     link_gro: bool = option(
-        Kind.SWITCH,
-        ours=1,
-        doc="Let the socket link receive runs of datagrams as one (UDP GRO).",
+        Kind.SWITCH, ours=1, doc="Let the socket link receive runs of datagrams as one (UDP GRO)."
     )
     link_xdp_queues: int = option(
         Kind.INTEGER,
@@ -556,13 +550,19 @@ class ContextOptions:
         ours="none",
         doc="Key file, readable by its owner only, made by `umstack key new`. It is reloaded when it changes.",
     )
+    encryption: str = option(
+        Kind.CHOICE,
+        ours="none",
+        choices=("none", "aes-256-gcm"),
+        doc="Encrypt the payloads of all messages with these keys; headers stay readable. Needs authentication_scope "
+        "all, and the same value on all hosts (docs/authentication.md#encryption).",
+    )
     authentication_time_tolerance_ns: int = option(
         Kind.SECONDS,
         ours=60,
         minimum=1,
         maximum=86400,
-        doc="Maximum difference between a sender's clock and this host's. A recorded datagram is rejected as "
-        "replayed, or, after this long, as too old.",
+        doc="Maximum difference between clocks. Recorded datagrams are rejected as replayed or, later, as too old.",
     )
 
     # Delivery

@@ -86,6 +86,7 @@ class ContextKeywords(TypedDict, total=False):
     transport_lbtru_maximum_ports: OptionValue
     authentication_scope: str
     authentication_key_file: str
+    encryption: str
     authentication_time_tolerance: OptionValue
     delivery_control_maximum_total_map_entries: OptionValue
     delivery_hold_datagrams: OptionValue

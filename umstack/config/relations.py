@@ -76,6 +76,11 @@ def check_context(options: ContextOptions) -> None:
         options.resolver_unicast_port_high,
     )
     _check_ports(options)
+    if options.encryption != "none" and options.authentication_scope != "all":
+        raise OptionError(
+            f"encryption {options.encryption} needs authentication_scope all, not {options.authentication_scope}",
+            hint="set authentication_scope all and authentication_key_file: the same keys encrypt",
+        )
     _ = options.multicast_sources  # raises if an address is wrong
     if options.resolver_daemons and (
         options.resolver_unicast_activity_timeout_ns <= options.resolver_unicast_keepalive_interval_ns

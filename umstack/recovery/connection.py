@@ -166,7 +166,9 @@ class RequestConnection:
 
     def _greet(self, fetch: Fetch, key: Key) -> None:
         self._topic = fetch.subscription.topic
-        self._greeting = encode_greeting(Greeting(StreamKind.REQUESTS, fetch.raw.topic_index, key.id))
+        self._greeting = encode_greeting(
+            Greeting(StreamKind.REQUESTS, fetch.raw.topic_index, key.id, key.encrypts)
+        )
         self._received = VerifiedWindow(_RECEIVE_WINDOW_BYTES)
         self._requests = SealedWindow(_REQUEST_WINDOW_BYTES, self._greeting)
 

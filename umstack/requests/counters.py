@@ -48,6 +48,7 @@ class ResponseTagCounters(NamedCounters):
     responses_dropped_tag_key: int = 0
     responses_dropped_tag_wrong: int = 0
     responses_dropped_tag_replayed: int = 0
+    responses_dropped_tag_encryption: int = 0
 
 
 __all__ = ["RequesterCounters", "ResponderCounters", "ResponseTagCounters"]

@@ -92,7 +92,9 @@ class ResponseConnection:
         self._proof: VerifiedWindow | None = None
         """Data from the requester before it has proved that it has the key."""
         if key is not None:
-            self._greeting = encode_greeting(Greeting(StreamKind.RESPONSES, key_check(key), key.id))
+            self._greeting = encode_greeting(
+                Greeting(StreamKind.RESPONSES, key_check(key), key.id, key.encrypts)
+            )
             self._proof = VerifiedWindow(_PROOF_WINDOW_BYTES)
             self._buffer += self._greeting
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

@@ -364,7 +364,7 @@ class LBMCLateJoinRequest(ChainedOption):
 
 
 class LBMCHmac(ChainedOption):
-    """A tag of 20 bytes."""
+    """A tag of 20 bytes. A padding of 1 states that the payloads of the datagram are encrypted."""
 
     name = "LBMC HMAC"
     option_type = 98

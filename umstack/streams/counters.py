@@ -27,6 +27,7 @@ class StreamCounters(NamedCounters):
     recovery_dropped_tag_key: int = 0
     recovery_dropped_tag_wrong: int = 0
     recovery_dropped_tag_replayed: int = 0
+    recovery_dropped_tag_encryption: int = 0
     late_joins: int = 0
     late_joins_given_up: int = 0
     otr_connections: int = 0

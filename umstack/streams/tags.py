@@ -1,5 +1,7 @@
 """Tags on a TCP stream of LBMC messages: greetings, and windows of records that are sealed and checked.
 
+With a key that encrypts, sealing and verifying a record also encrypts and decrypts its payloads in place.
+
 Each side starts with a greeting: the subject of the connection, the key's identifier and a nonce. The keys of the
 connection are derived from both greetings and the server's endpoint, so that a record is valid for one connection and
 direction only. After that all messages are sent in records, each with a number and a tag. Recovery and requests share
@@ -33,6 +35,9 @@ KIND_BYTES = 8
 
 _GREETING_HEAD = bytes.fromhex("0862001cff1880")
 
+_ENCRYPTED = 0x80
+"""Flag in the kind of a greeting."""
+
 KeysOf = Callable[[str], tuple[Key, ...]]
 """Returns a topic's current keys, of which the first makes tags. If empty, the topic's connections have no tags."""
 
@@ -54,6 +59,7 @@ class Refusal(Enum):
     KEY = "key"
     WRONG = "wrong"
     REPLAYED = "replayed"
+    ENCRYPTION = "encryption"
 
 
 class TagRefused(ConnectionError):
@@ -69,6 +75,7 @@ _MEANINGS = {
     Refusal.KEY: "the other side's key is not in use here",
     Refusal.WRONG: "a record was modified in transit, or was made for another connection or without the key",
     Refusal.REPLAYED: "a record was repeated, or an earlier one is missing",
+    Refusal.ENCRYPTION: "the option encryption differs between the two sides",
 }
 
 
@@ -96,6 +103,8 @@ class Greeting(NamedTuple):
     subject: int
     """Requests: the topic index; responses: key_check()."""
     key_id: int
+    is_encrypted: bool
+    """True if the payloads of the records are encrypted."""
 
 
 def is_greeting(received: ByteWindow) -> bool:
@@ -112,7 +121,7 @@ def kind_of(first_bytes: bytes) -> StreamKind | None:
     """Return the kind of greeting that starts with these bytes; None if they do not start a greeting."""
     if len(first_bytes) < KIND_BYTES or not first_bytes.startswith(_GREETING_HEAD):
         return None
-    kind = first_bytes[len(_GREETING_HEAD)]
+    kind = first_bytes[len(_GREETING_HEAD)] & ~_ENCRYPTED
     return StreamKind(kind) if kind < lib.UM_STREAM_KINDS else None
 
 
@@ -130,7 +139,7 @@ def decode_greeting(data: bytes) -> Greeting:
     said = ffi.new("um_stream_greeting *")
     if not lib.um_stream_greeting_read(data, said):
         raise TagRefused(Refusal.MISSING)
-    return Greeting(StreamKind(said.kind), said.subject, said.key_id)
+    return Greeting(StreamKind(said.kind), said.subject, said.key_id, said.is_encrypted)
 
 
 def key_check(key: Key) -> int:
@@ -157,8 +166,10 @@ class StreamTags:
         """`greetings` are the client's and the server's, which listens at `endpoint`; `topic` is the topic's name if
         the connection belongs to one. With a key that is no longer in use no record is accepted.
 
-        Raises ConnectionError.
+        Raises ConnectionError; TagRefused if a greeting does not agree with the key on encryption.
         """
+        if any(decode_greeting(greeting).is_encrypted != key.encrypts for greeting in greetings):
+            raise TagRefused(Refusal.ENCRYPTION)
         self.key = key
         self._is_in_use = is_in_use
         where = socket.inet_aton(endpoint.ip) + endpoint.port.to_bytes(2, "big")

@@ -132,6 +132,8 @@ typedef struct um_source_transport_counters {
     uint64_t dgrams_dropped_tag_stale;
     /* counter, datagrams: Datagrams dropped: received before, or too late to rule that out. TCP: connections closed because a record was repeated or missing. */
     uint64_t dgrams_dropped_tag_replayed;
+    /* counter, datagrams: Datagrams dropped: encrypted although this host's option encryption is none, or the other way round. TCP: connections closed for this. */
+    uint64_t dgrams_dropped_tag_encryption;
     /* counter, datagrams: Control messages sent that report the number of receivers and their longest round trip. */
     uint64_t group_reports_sent;
     /* counter, datagrams: Padded session messages sent to find the largest datagram that reaches every receiver. */
@@ -299,6 +301,8 @@ typedef struct um_receiver_transport_counters {
     uint64_t dgrams_dropped_tag_stale;
     /* counter, datagrams: Datagrams dropped: received before, or too late to rule that out. TCP: connections closed because a record was repeated or missing. */
     uint64_t dgrams_dropped_tag_replayed;
+    /* counter, datagrams: Datagrams dropped: encrypted although this host's option encryption is none, or the other way round. TCP: connections closed for this. */
+    uint64_t dgrams_dropped_tag_encryption;
     /* snapshot, receivers: Receivers of the session, as reported by the source; 0 before its first report. */
     uint64_t group_receivers;
     /* snapshot, ms x 1000000: Smoothed time from the first NAK to the retransmission; before the first sample, assumed or reported by the source. */

@@ -6,11 +6,13 @@ enum {
     CONTROL_BYTES = 4,
     OPTION_BYTES = UM_TRAILER_BYTES - CONTROL_BYTES,
     IGNORE_FLAG = 0x80,
-    HEAD_BYTES = 8,
+    HEAD_BYTES = 7,
+    ENCRYPTED_AT = HEAD_BYTES,
+    WORD_AT = 8,
 };
 
-static const uint8_t HEAD[HEAD_BYTES] = {UM_LBMC_CONTROL,     UM_LBMC_OPTION_HMAC, 0,           UM_TRAILER_BYTES,
-                                         UM_LBMC_OPTION_NONE, OPTION_BYTES,        IGNORE_FLAG, 0};
+static const uint8_t HEAD[HEAD_BYTES] = {UM_LBMC_CONTROL,     UM_LBMC_OPTION_HMAC, 0,          UM_TRAILER_BYTES,
+                                         UM_LBMC_OPTION_NONE, OPTION_BYTES,        IGNORE_FLAG};
 
 #define STAMP_MASK (((uint64_t)1 << 56) - 1)
 #define COUNT_MASK (((uint64_t)1 << UM_STAMP_COUNT_BITS) - 1)
@@ -18,7 +20,13 @@ static const uint8_t HEAD[HEAD_BYTES] = {UM_LBMC_CONTROL,     UM_LBMC_OPTION_HMA
 void um_trailer_write(uint8_t *out, uint8_t key_id, uint64_t stamp)
 {
     memcpy(out, HEAD, HEAD_BYTES);
-    um_store_be64(out + HEAD_BYTES, (uint64_t)key_id << 56 | (stamp & STAMP_MASK));
+    out[ENCRYPTED_AT] = 0;
+    um_store_be64(out + WORD_AT, (uint64_t)key_id << 56 | (stamp & STAMP_MASK));
+}
+
+void um_trailer_mark_encrypted(uint8_t *trailer)
+{
+    trailer[ENCRYPTED_AT] = 1;
 }
 
 bool um_trailer_read(const uint8_t *data, uint32_t length, um_trailer *trailer)
@@ -26,10 +34,11 @@ bool um_trailer_read(const uint8_t *data, uint32_t length, um_trailer *trailer)
     if (length < UM_TRAILER_BYTES)
         return false;
     const uint8_t *at = data + length - UM_TRAILER_BYTES;
-    if (memcmp(at, HEAD, HEAD_BYTES) != 0)
+    if (memcmp(at, HEAD, HEAD_BYTES) != 0 || at[ENCRYPTED_AT] > 1)
         return false;
-    uint64_t word = um_load_be64(at + HEAD_BYTES);
-    *trailer = (um_trailer){(uint8_t)(word >> 56), word & STAMP_MASK, at + UM_TRAILER_COVERED_BYTES};
+    uint64_t word = um_load_be64(at + WORD_AT);
+    *trailer =
+        (um_trailer){(uint8_t)(word >> 56), word & STAMP_MASK, at[ENCRYPTED_AT] == 1, at + UM_TRAILER_COVERED_BYTES};
     return true;
 }
 

@@ -5,7 +5,8 @@
  * decodes as the last message; after SM, NAK, NCF and topic resolution dissectors ignore it.
  *
  *     0   4  LBMC header: control, next header HMAC, length 28
- *     4   4  option header: no further header, length 24, flags "may be ignored", 0
+ *     4   3  option header: no further header, length 24, flags "may be ignored"
+ *     7   1  1: payloads are encrypted, 0: not
  *     8   1  key identifier
  *     9   7  stamp: 34 bits of quarter seconds since 1970, 22 bits of count
  *    16  12  tag over everything before it
@@ -42,17 +43,21 @@ enum um_tag_status {
     UM_TAG_WRONG,       /* the datagram was changed in transit, or the tag was made without the key */
     UM_TAG_STALE,       /* its time differs from the receiver's clock by more than the tolerance */
     UM_TAG_REPLAYED,    /* received before */
+    UM_TAG_ENCRYPTION,  /* encrypted where this host does not encrypt, or the other way round */
     UM_TAG_STATUS_COUNT,
 };
 
 typedef struct um_trailer {
     uint8_t key_id;
     uint64_t stamp;
+    bool is_encrypted; /* the payloads of the datagram are */
     const uint8_t *tag;
 } um_trailer;
 
 /* Writes the bytes before the tag: UM_TRAILER_COVERED_BYTES. */
 void um_trailer_write(uint8_t *out, uint8_t key_id, uint64_t stamp);
+/* Marks a written trailer as that of a datagram with encrypted payloads. */
+void um_trailer_mark_encrypted(uint8_t *trailer);
 /* Reads the trailer of a datagram. Returns false if it has none. */
 bool um_trailer_read(const uint8_t *data, uint32_t length, um_trailer *trailer);
 
@@ -89,7 +94,8 @@ bool um_sender_window_take(um_sender_window *window, uint64_t stamp);
 /* Checks the datagrams of one sender. First member of every implementation. */
 typedef struct um_verifier um_verifier;
 struct um_verifier {
-    /* Checks a datagram from `from`; on UM_TAG_OK *length is set to the bytes before the trailer. */
+    /* Checks a datagram from `from`; on UM_TAG_OK *length is set to the bytes before the trailer. Encrypted payloads
+     * are decrypted in place: links receive into memory of their own, whatever the pointer's type. */
     enum um_tag_status (*verify)(um_verifier *verifier, um_address from, const uint8_t *data, uint32_t *length,
                                  int64_t wall_ns);
 };
@@ -102,8 +108,9 @@ static inline void um_count_unverified(uint64_t *missing, enum um_tag_status sta
 }
 
 #define UM_TAG_COUNTERS_CHECK(counters)                                                                                \
-    _Static_assert(offsetof(counters, dgrams_dropped_tag_replayed) - offsetof(counters, dgrams_dropped_tag_missing) == \
-                       (UM_TAG_REPLAYED - UM_TAG_MISSING) * sizeof(uint64_t),                                          \
+    _Static_assert(offsetof(counters, dgrams_dropped_tag_encryption) -                                                 \
+                           offsetof(counters, dgrams_dropped_tag_missing) ==                                           \
+                       (UM_TAG_ENCRYPTION - UM_TAG_MISSING) * sizeof(uint64_t),                                        \
                    "one counter per reason, in the order of um_tag_status")
 
 #endif

@@ -13,6 +13,7 @@ enum {
     SUBJECT_AT = 12,
     GREETED_KEY_AT = 16,
     NONCE_AT = 17,
+    ENCRYPTED = 0x80, /* in the kind */
 };
 
 static const uint8_t HEAD[HEAD_BYTES] = {UM_LBMC_CONTROL,     UM_LBMC_OPTION_HMAC, 0,          UM_RECORD_HEADER_BYTES,
@@ -21,7 +22,7 @@ static const uint8_t HEAD[HEAD_BYTES] = {UM_LBMC_CONTROL,     UM_LBMC_OPTION_HMA
 void um_stream_greeting_put(uint8_t *out, const um_stream_greeting *greeting, const uint8_t *nonce)
 {
     memcpy(out, HEAD, HEAD_BYTES);
-    out[KIND_AT] = (uint8_t)greeting->kind;
+    out[KIND_AT] = (uint8_t)((uint8_t)greeting->kind | (greeting->is_encrypted ? ENCRYPTED : 0));
     um_store_be32(out + LENGTH_AT, 0);
     um_store_be32(out + SUBJECT_AT, greeting->subject);
     out[GREETED_KEY_AT] = greeting->key_id;
@@ -30,10 +31,11 @@ void um_stream_greeting_put(uint8_t *out, const um_stream_greeting *greeting, co
 
 bool um_stream_greeting_read(const uint8_t *data, um_stream_greeting *greeting)
 {
-    if (memcmp(data, HEAD, HEAD_BYTES) != 0 || data[KIND_AT] >= UM_STREAM_KINDS || um_load_be32(data + LENGTH_AT) != 0)
+    uint8_t kind = data[KIND_AT] & (uint8_t)~ENCRYPTED;
+    if (memcmp(data, HEAD, HEAD_BYTES) != 0 || kind >= UM_STREAM_KINDS || um_load_be32(data + LENGTH_AT) != 0)
         return false;
-    *greeting =
-        (um_stream_greeting){(enum um_stream_kind)data[KIND_AT], um_load_be32(data + SUBJECT_AT), data[GREETED_KEY_AT]};
+    *greeting = (um_stream_greeting){(enum um_stream_kind)kind, um_load_be32(data + SUBJECT_AT), data[GREETED_KEY_AT],
+                                     (data[KIND_AT] & ENCRYPTED) != 0};
     return true;
 }
 

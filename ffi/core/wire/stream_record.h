@@ -6,10 +6,10 @@
  *
  *     0   4  LBMC header: control, next header HMAC, length 28
  *     4   3  option header: no further header, length 24, flags "may be ignored"
- *     7   1  greeting: um_stream_kind; record: 0, or the identifier of the key for this direction from here on
- *     8   4  bytes of the messages that follow; 0: a greeting
- *    12   4  greeting: subject of the connection; record: its number in its direction, from 0, modulo 2^32
- *    16  12  greeting: key identifier, and a nonce of 11 bytes; record: the tag
+ *     7   1  greeting: um_stream_kind, plus 128 if the payloads of records are encrypted; record: 0, or the identifier
+ * of the key for this direction from here on 8   4  bytes of the messages that follow; 0: a greeting 12   4  greeting:
+ * subject of the connection; record: its number in its direction, from 0, modulo 2^32 16  12  greeting: key identifier,
+ * and a nonce of 11 bytes; record: the tag
  *
  * Threads: any; an object has one user at a time. Memory: the caller's. Complexity: constant. Errors: see each.
  */
@@ -36,6 +36,7 @@ typedef struct um_stream_greeting {
     enum um_stream_kind kind;
     uint32_t subject; /* topic index of the requests; check of the responses' key; id of the session */
     uint8_t key_id;
+    bool is_encrypted; /* the payloads of its records are */
 } um_stream_greeting;
 
 /* Writes UM_RECORD_HEADER_BYTES, with a nonce of UM_GREETING_NONCE_BYTES. */
@@ -63,7 +64,8 @@ int64_t um_stream_record_bytes(const uint8_t *received, uint32_t length);
 /* Checks the records of a stream. First member of every implementation. */
 typedef struct um_record_verifier um_record_verifier;
 struct um_record_verifier {
-    /* Checks a whole record, the next one of its direction. Each record is accepted once. */
+    /* Checks a whole record, the next one of its direction. Each record is accepted once. Encrypted payloads are
+     * decrypted in place: streams receive into memory of their own. */
     enum um_tag_status (*verify)(um_record_verifier *verifier, const uint8_t *record);
 };
 
