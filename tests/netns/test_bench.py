@@ -108,14 +108,16 @@ def test_requests_are_compared_with_a_tcp_connection() -> None:
 
 def test_recovery_repairs_the_losses_at_the_switch() -> None:
     """In `umstack bench recovery` the switch drops datagrams, and the application loses no message."""
-    lossless, lossy, raw, trip = bench(
+    bare, lossless, lossy, raw, trip = bench(
         "recovery", "--loss", "2%", "--size", "1024", "--link", "socket", "--subscribers", "2"
     )
-    assert lossless["retransmissions"] == 0
+    assert bare["retransmissions"] == lossless["retransmissions"] == 0
+    assert bare["detail"]["has_port_program"] is False
     detail = lossy["detail"]
     assert lossy["retransmissions"] >= detail["datagrams_lost"] > 0
     assert detail["datagrams_dropped"] >= detail["datagrams_lost"]
-    assert lossy["ratios"]["lossless"] > 0
+    for baseline, one in {"lossless": lossless, "no program": bare}.items():
+        assert lossy["ratios"][baseline] == lossy["messages_per_second"] / one["messages_per_second"]
     assert raw["lost"] > 0, "the switch must lose single datagrams, not super-packets"
     assert trip["detail"]["loss"] == 0.02
     assert lossless["detail"]["recovery"]["losses"] == 0
@@ -133,10 +135,10 @@ def test_recovery_over_tcp_loses_segments() -> None:
     trip under the same loss, and with ZeroMQ if it is installed.
     """
     peers = ("--peer", "zmq") if find_spec("zmq") else ()
-    lossless, lossy, raw, *others = bench(
+    bare, lossless, lossy, raw, *others = bench(
         *("recovery", "--transport", "tcp", "--loss", "2%", "--size", "1024", *peers)
     )
-    assert [one["transport"] for one in (lossless, lossy, raw, *others)] == ["tcp"] * (3 + len(others))
+    assert [one["transport"] for one in (bare, lossless, lossy, raw, *others)] == ["tcp"] * (4 + len(others))
     assert lossy["detail"]["datagrams_dropped"] > 0
     assert (lossy["detail"]["naks_per_datagram_dropped"], lossy["lost"]) == (None, 0)
     assert raw["what"] == "raw-tcp"

@@ -78,11 +78,13 @@ class RecoveryPlan:
 
 
 def measure(plan: RecoveryPlan, progress: Progress) -> list[Result]:
-    """Measure the stream alternately without and with loss, and its baselines and the round trips with loss."""
+    """Measure the stream alternately without the program that drops datagrams, without loss and with loss, and its
+    baselines and the round trips with loss."""
     if plan.is_captured:
         measure_captured = _measure_captured()
     pins = Pins.apart() if plan.is_pinned else Pins()
     spec = plan.stream
+    bare: list[Result] = []
     lossless: list[Result] = []
     lossy: list[Result] = []
     captured: dict[float, list[Result]] = {0.0: [], plan.loss: []} if plan.is_captured else {}
@@ -92,6 +94,9 @@ def measure(plan: RecoveryPlan, progress: Progress) -> list[Result]:
         there_and_back: dict[str, list[Result]] = {what: [] for what in trips}
         for number in range(1, plan.rounds + 1):
             at = f"round {number} of {plan.rounds}"
+            progress(f"{at}: {spec.size} B, no program at the ports")
+            _lose(lab, 0.0, plan, has_program=False)
+            bare.append(_without_program(measure_stream(lab, spec, pins)))
             progress(f"{at}: {spec.size} B without loss")
             _lose(lab, 0.0, plan)
             lossless.append(measure_stream(lab, spec, pins))
@@ -109,13 +114,13 @@ def measure(plan: RecoveryPlan, progress: Progress) -> list[Result]:
                 progress(f"{at}: round trips of {what} losing {plan.loss:.2%}")
                 there_and_back[what].append(_with_loss(measure_one(), plan.loss))
     best = merged(lossy, rate)
-    best["ratios"] = {"lossless": ratio(lossy, lossless, rate)}
+    best["ratios"] = {"lossless": ratio(lossy, lossless, rate), "no program": ratio(lossy, bare, rate)}
     best["ratios"] |= {what: ratio(lossy, found, rate) for what, found in beside.items()}
     plain = merged(lossless, rate)
     for one, loss in ((plain, 0.0), (best, plan.loss)):
         if loss in captured:
             one["detail"]["recovery"] = merged(captured[loss], _standing)["detail"]["recovery"]
-    results = [plain, best, *(merged(found, rate) for found in beside.values())]
+    results = [merged(bare, rate), plain, best, *(merged(found, rate) for found in beside.values())]
     for what, found in there_and_back.items():
         results.append(merged(found, p99))
         if what == "umstack":
@@ -174,19 +179,24 @@ def _round_trips(lab: Lab, plan: RecoveryPlan, pins: Pins) -> Measurements:
     return found
 
 
-def _lose(lab: Lab, loss: float, plan: RecoveryPlan) -> None:
+def _lose(lab: Lab, loss: float, plan: RecoveryPlan, has_program: bool = True) -> None:
     """Make every port toward a host drop this fraction of the datagrams, independently of the other ports. Over LBT-RU
     this includes control datagrams, and if any contender uses TCP it includes TCP segments.
 
     The ports' program also runs for a lossless stream: it uses the publisher's processor and is not a cost of loss.
+    With `has_program` False it is detached, which shows that cost.
     """
     is_unicast = plan.stream.transport != "lbtrm"
     for host in lab.hosts:
-        lab.port(host.number).set(loss=loss, counts=True, unicast=is_unicast, tcp=plan.has_tcp)
+        lab.port(host.number).set(loss=loss, counts=has_program, unicast=is_unicast, tcp=plan.has_tcp)
 
 
 def _with_loss(found: Result, loss: float, **more: float | int | None) -> Result:
     return {**found, "detail": {**found["detail"], "loss": loss, **more}}
+
+
+def _without_program(found: Result) -> Result:
+    return {**found, "detail": {**found["detail"], "has_port_program": False}}
 
 
 def _dropped(lab: Lab, spec: StreamSpec) -> int:

@@ -334,6 +334,9 @@ def _recovery(
 ) -> None:
     """Measure the cost of loss: a stream with and without it, and round trips with it.
 
+    The stream without loss is measured twice: without the program at the switch's ports that drops datagrams, and with
+    it, because the program uses the publisher's processor.
+
     For each subscriber and for all together: losses, times from NAK to repair, repairs per loss, and the share of time
     in which the publisher sent nothing new for over 5 ms.
     """

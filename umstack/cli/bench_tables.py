@@ -113,7 +113,15 @@ def recovery_tables(results: Sequence[Result]) -> Group:
 
 def _recovery_table(results: Sequence[Result]) -> Table:
     """Return a table of rates with and without loss, and of the recovery."""
-    right = ("messages/s", "x lossless", "lost by the switch", "NAKs each", "recovery ms", "longest")
+    right = (
+        "messages/s",
+        "x lossless",
+        "x no program",
+        "lost by the switch",
+        "NAKs each",
+        "recovery ms",
+        "longest",
+    )
     table = empty_table(("what", "size", "loss"), (*right, "unrecoverable", "p50 us", "p99 us", "p99.9 us"))
     for one in results:
         detail, trip = one["detail"], one["round_trip_us"]
@@ -121,9 +129,9 @@ def _recovery_table(results: Sequence[Result]) -> Table:
         table.add_row(
             f"{one['what']} round trip" if trip else one["what"],
             str(one["size"]),
-            f"{detail.get('loss', 0):.2%}",
+            f"{detail.get('loss', 0):.2%}" if detail.get("has_port_program", True) else "no program",
             "" if trip else rate_text(one["messages_per_second"]),
-            ratio_text(one, "lossless"),
+            *(ratio_text(one, baseline) for baseline in ("lossless", "no program")),
             count_text(detail.get("datagrams_dropped")),
             "" if naks is None else f"{naks:.3f}",
             *(f"{took[key]:.2f}" if took.get(key) else "" for key in ("mean", "max")),
