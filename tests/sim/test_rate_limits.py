@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from tests.sim.conftest import Pair
-from umstack.sim import MS, SECOND, Datagram, Session, Source, Type, World
+from umstack.sim import (
+    ADAPTIVE_JOIN,
+    ADAPTIVE_SESSION,
+    FLOW_MIN,
+    MS,
+    SECOND,
+    Datagram,
+    Session,
+    Source,
+    Type,
+    World,
+)
 
 RATE_LIMITED = -1006
 HEADER = 32  # of a datagram with one message
@@ -98,3 +111,31 @@ def test_retransmissions_have_a_separate_limit(pair: Pair) -> None:
     assert [d.time_ns for d in fresh[12:]] == [10 * MS + n * MS for n in range(1, 101)]
     assert join.probe.loss_count == 0
     assert join.counters["unrecovered_tmo"] == 0
+
+
+def test_new_data_continues_while_retransmissions_wait(pair: Pair) -> None:
+    """UX-1, UM-133: a queue of retransmissions, which their limit stretches over 250 ms, neither refuses nor
+    delays new data while the receiver's window is open; both are sent in every slice.
+    """
+    publisher = pair.world.host(retransmit_rate_bps=8_000_000, rate_interval_ns=10 * MS)
+    session = publisher.session(batch_minimum_bytes=1, flow_policy=FLOW_MIN, **ADAPTIVE_SESSION)
+    source = session.source(tsni_interval_ns=0)
+    join = pair.subscriber.receiver().join(source, **ADAPTIVE_JOIN | {"window_bytes": 1 << 21})
+    pair.world.run_for(10 * MS)
+    first = session.probe.next_sqn
+    pair.world.rule("drop", Type.DATA, retransmission=False, sqns=(first, first + 249))
+    for _ in range(250):
+        assert source.try_send(bytes(1000 - HEADER), flush=True) >= 0
+    pair.world.run_for(1 * MS)
+    for _ in range(400):
+        assert source.try_send(bytes(100), flush=True) >= 0
+        pair.world.run_for(1 * MS)
+    pair.world.run_for(1 * SECOND)
+    retransmitted = [d for d in session.sent(Type.DATA) if d.retransmission]
+    new = [d.time_ns for d in session.sent(Type.DATA) if not d.retransmission][-400:]
+    assert len(retransmitted) == 250
+    assert retransmitted[-1].time_ns - retransmitted[0].time_ns > 200 * MS
+    assert max(b - a for a, b in pairwise(new)) == 1 * MS
+    assert len(in_slices(retransmitted, 10 * MS)) > 20
+    assert join.counters["unrecovered_tmo"] == 0
+    assert len(join.rows) == 1 + 650, "BOS and the messages"
