@@ -10,7 +10,7 @@ from pathlib import Path
 from umstack._core import lib
 from umstack.capture import NoteKind
 from umstack.capture.reading.container import compression_of
-from umstack.capture.reading.notes import not_a_capture
+from umstack.capture.reading.notes import not_a_capture, reserved
 from umstack.facts.points import series_of
 
 COPY, NO_COPY, COMPRESSED = "copy", "no-copy", "compressed"
@@ -46,6 +46,8 @@ def ending_note(path: str, step: int, position: int, length: int, is_over: bool)
     if step == lib.UM_CAPTURE_DAMAGED:
         text = f"damaged at byte {position}: no valid record, the rest of the file is not read"
         return {NoteKind.DAMAGED: (text, position)}
+    if is_over and step == lib.UM_CAPTURE_ZEROS:
+        return {NoteKind.RESERVED: (reserved(position, left), position)}
     if is_over and not length:
         return {NoteKind.EMPTY: ("an empty file", 0)}
     if is_over and left:

@@ -164,6 +164,16 @@ static inline void expect_records(const uint8_t *record, uint64_t bytes)
         __builtin_prefetch((const void *)(ahead + (uintptr_t)line * UM_CACHE_LINE_BYTES));
 }
 
+/* Returns true for the head of a record that was reserved and not written. */
+static bool is_zeros(const uint8_t *head, uint32_t bytes)
+{
+    for (uint32_t i = 0; i < bytes; i++) {
+        if (head[i] != 0)
+            return false;
+    }
+    return true;
+}
+
 /* pcap */
 
 static enum um_capture_step open_pcap(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t *at)
@@ -189,6 +199,8 @@ static enum um_capture_step next_pcap(um_capture_reader *reader, const uint8_t *
         return UM_CAPTURE_INCOMPLETE;
     const uint8_t *record = data + *at;
     uint32_t captured = get32(reader, record + 8);
+    if (UM_UNLIKELY(captured == 0) && is_zeros(record, PCAP_RECORD_BYTES))
+        return UM_CAPTURE_ZEROS;
     if (captured > UM_CAPTURE_RECORD_BYTES_MAX)
         return UM_CAPTURE_DAMAGED;
     if (length - *at - PCAP_RECORD_BYTES < captured)
@@ -220,6 +232,8 @@ static enum um_capture_step read_block(um_capture_reader *reader, const uint8_t 
         return UM_CAPTURE_INCOMPLETE;
     found->data = data + at;
     memcpy(&found->type, found->data, 4);
+    if (UM_UNLIKELY(found->type == 0) && is_zeros(found->data, BLOCK_BYTES))
+        return UM_CAPTURE_ZEROS;
     /* A section starts with the same bytes in either byte order; the next word shows the order. */
     if (found->type == BLOCK_SECTION) {
         uint32_t magic;

@@ -28,6 +28,7 @@ enum um_capture_step {
     UM_CAPTURE_ENDED,      /* the end position is reached */
     UM_CAPTURE_FOREIGN,    /* not a capture */
     UM_CAPTURE_DAMAGED,    /* an impossible record: nothing behind it can be located */
+    UM_CAPTURE_ZEROS,      /* a record of zeros: space that the capturing program reserved and has not used */
 };
 
 /* An interface as its capture describes it. A pcap file has one, without a name. */

@@ -175,6 +175,12 @@ static um_fragmented *begin(um_fragments *fragments, const um_capture_packet *pa
     return datagram;
 }
 
+/* Lengths of a damaged file may add up to more than a column holds. */
+static uint32_t add_bytes(uint32_t a, uint32_t b)
+{
+    return b > INT32_MAX - a ? INT32_MAX : a + b;
+}
+
 static void add_piece(um_fragments *fragments, um_fragmented *datagram, const um_capture_packet *packet,
                       const um_captured_frame *frame)
 {
@@ -196,8 +202,8 @@ static void add_piece(um_fragments *fragments, um_fragmented *datagram, const um
     if (frame->is_last_fragment)
         datagram->total_bytes = frame->fragment_offset + frame->payload_bytes;
     datagram->frame.fragment_count += frame->fragment_count;
-    datagram->packet.frame_bytes += packet->frame_bytes;
-    datagram->packet.captured_bytes += packet->captured_bytes;
+    datagram->packet.frame_bytes = add_bytes(datagram->packet.frame_bytes, packet->frame_bytes);
+    datagram->packet.captured_bytes = add_bytes(datagram->packet.captured_bytes, packet->captured_bytes);
     datagram->packet.is_timed = packet->is_timed;
     datagram->packet.time_ns = packet->time_ns;
     datagram->packet.has_drop_count |= packet->has_drop_count;

@@ -147,6 +147,16 @@ class Window(Closing):
         """Bytes of the window that the reader has not read."""
         return self.length - int(self.at[0])
 
+    def has_zeros_only(self) -> bool:
+        """Return true if all unread bytes of the file are zeros. Then it has read to the end."""
+        while True:
+            for at in range(int(self.at[0]), self.length, _READ_BYTES):
+                if any(bytes(ffi.buffer(self.data + at, min(_READ_BYTES, self.length - at)))):
+                    return False
+            self.at[0] = self.length
+            if not self.more():
+                return True
+
     def forget(self) -> None:
         """Release the memory of the bytes read, so that a large file is never held whole."""
 

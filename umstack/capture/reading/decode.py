@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from umstack._core import ffi, lib
 from umstack.capture.reading.container import MappedFile, StreamedFile, Window, compression_of, interfaces_of
-from umstack.capture.reading.notes import SNAP_LENGTH, CaptureNotes, NoteKind, not_a_capture
+from umstack.capture.reading.notes import SNAP_LENGTH, CaptureNotes, NoteKind, not_a_capture, reserved
 from umstack.capture.reading.ports import CapturePorts
 from umstack.capture.reading.remote import is_remote, shown
 from umstack.capture.reading.rows import ROWS_DEFAULT, PacketRows
@@ -150,6 +150,11 @@ def _note_end(notes: CaptureNotes, window: Window, step: int, part: Split) -> No
         notes.add(NoteKind.NOT_A_CAPTURE, not_a_capture(start), 0)
     elif step == lib.UM_CAPTURE_DAMAGED:
         text = f"damaged at byte {position}: no record can start there; the remaining {remaining} bytes are not read"
+        notes.add(NoteKind.DAMAGED, text, position)
+    elif remaining and step in (lib.UM_CAPTURE_ZEROS, lib.UM_CAPTURE_INCOMPLETE) and window.has_zeros_only():
+        notes.add(NoteKind.RESERVED, reserved(position, window.position - position), position)
+    elif step == lib.UM_CAPTURE_ZEROS:
+        text = f"damaged at byte {position}: a record of zeros, with other data behind it, which is not read"
         notes.add(NoteKind.DAMAGED, text, position)
     elif step == lib.UM_CAPTURE_INCOMPLETE and remaining == 0 and position == 0 and not window.problem:
         notes.add(NoteKind.EMPTY, "an empty file", 0)

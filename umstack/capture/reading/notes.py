@@ -25,6 +25,7 @@ class NoteKind(StrEnum):
     CUT_PACKETS = "cut-packets"
     STREAM_GAPS = "stream-gaps"
     IP_FRAGMENTS = "ip-fragments"
+    RESERVED = "reserved"
     WRONG_LENGTH = "wrong-length"
 
 
@@ -34,6 +35,14 @@ _OTHER_CONTAINERS = {
     b"\x34\xcd\xb2\xa1": "modified pcap, convert it with: editcap -F pcap",
     b"\xa1\xb2\xcd\x34": "modified pcap, convert it with: editcap -F pcap",
 }
+
+
+def reserved(position: int, length: int) -> str:
+    """Return the text of a note on zeros behind the last record of a file."""
+    return (
+        f"from byte {position} on the file has {length} bytes of zeros and no more packets: "
+        "the capturing program reserved them, and was killed or is still writing"
+    )
 
 
 def not_a_capture(start: bytes) -> str:
@@ -61,6 +70,7 @@ class CaptureNote:
             NoteKind.CUT_PACKETS,
             NoteKind.STREAM_GAPS,
             NoteKind.IP_FRAGMENTS,
+            NoteKind.RESERVED,
             NoteKind.WRONG_LENGTH,
         )
 
