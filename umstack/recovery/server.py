@@ -1,13 +1,15 @@
 """RecoveryServer: serves retained messages to receivers connected to a context's request port (UM-138, UM-140).
 
 The port limits the number of connections; their buffers, the send rate, and idle and stall times are also bounded.
-When the port is full, a new connection replaces one that has requested nothing.
+When the port is full, a new connection replaces one that has requested nothing. The time spent on requests is shared
+equally by the addresses that they come from, because requests differ in what they cost.
 """
 
 from __future__ import annotations
 
 import selectors
 import socket
+import time
 
 from umstack._core import ffi, lib
 from umstack._engine.publication import Publication
@@ -18,6 +20,7 @@ from umstack.recovery.codec import (
     OPTION_MESSAGE_REQUEST,
     OPTION_RANGE_REQUEST,
 )
+from umstack.recovery.turns import Turns
 from umstack.streams.byte_window import ByteWindow
 from umstack.streams.counters import StreamCounters
 from umstack.streams.request_port import IDLE_PEER_NS, PeerKind, RequestPort
@@ -43,6 +46,10 @@ _RANGE_BYTES = 20
 _TOPIC_INDEX_AT = HEADER_BYTES + 12
 """Offset of the topic index in a control message that requests messages."""
 _PACE_NS = 2_000_000
+_TURN_NS = 1_000_000
+"""Time for the requests of one connection before the next one has its turn."""
+_TURNS_NS = 5_000_000
+"""Time for requests before the sockets are looked at again."""
 _NS_PER_S = 1_000_000_000
 
 
@@ -90,6 +97,7 @@ class RecoveryServer:
         self._allowance_ns = 0
         self._connections: dict[int, _Connection] = {}
         self._publications: dict[int, Publication] = {}
+        self._turns: Turns[_Connection] = Turns()
         self.endpoint = port.endpoint
         port.serve(PeerKind.RECOVERY, self)
 
@@ -106,17 +114,29 @@ class RecoveryServer:
     def run(self, now_ns: int) -> int | None:
         """Continue work that waited for the rate limit, and end idle connections. Returns when to call again."""
         self._refill(now_ns)
-        waiting = False
         for one in list(self._connections.values()):
             if now_ns - one.active_ns > self._idle_ns:
                 self._counters.recovery_connections_idle += 1
                 self._drop(one)
-            elif not len(one.answers) and one.requests.held:
-                self._serve(one, now_ns)
-                waiting |= self._rate > 0 and self._allowance <= 0
+        self._take_turns(now_ns)
         if not self._connections:
             return None
-        return now_ns + (_PACE_NS if waiting else self._idle_ns // 4)
+        if self._turns:
+            return now_ns + (_PACE_NS if self._is_out_of_rate else 0)
+        return now_ns + self._idle_ns // 4
+
+    @property
+    def _is_out_of_rate(self) -> bool:
+        return self._rate > 0 and self._allowance <= 0
+
+    def _take_turns(self, now_ns: int) -> None:
+        """Serve waiting connections for a while, each for a moment."""
+        began_ns = time.monotonic_ns()
+        at_ns = began_ns
+        while self._turns and not self._is_out_of_rate and at_ns - began_ns < _TURNS_NS:
+            address, one = self._turns.next()
+            turn_ns, at_ns = at_ns, self._serve(one, now_ns, at_ns + _TURN_NS)
+            self._turns.charge(address, at_ns - turn_ns)
 
     def close(self) -> None:
         """Close every connection."""
@@ -155,6 +175,7 @@ class RecoveryServer:
         return True
 
     def _drop(self, one: _Connection) -> None:
+        self._turns.remove(one.peer[0], one)
         if self._connections.pop(one.socket.fileno(), None) is not None:
             self._selector.unregister(one.socket)
             one.socket.close()
@@ -173,7 +194,9 @@ class RecoveryServer:
         except ConnectionError:
             self._drop(one)
             return
-        self._serve(one, now_ns)
+        self._watch(one)
+        if not len(one.answers) and one.requests.held:
+            self._turns.add(one.peer[0], one)
 
     # Requests
 
@@ -185,17 +208,22 @@ class RecoveryServer:
             self._allowance = min(self._allowance + self._rate * passed_ns / _NS_PER_S, most)
             self._allowance_ns = now_ns
 
-    def _serve(self, one: _Connection, now_ns: int) -> None:
-        """Serve received requests as far as the rate, the socket and the buffers allow."""
+    def _serve(self, one: _Connection, now_ns: int, until_ns: int) -> int:
+        """Serve received requests as far as the rate, the socket, the buffers and the time allow; return the time then.
+
+        The connection waits for another turn if requests are left.
+        """
+        has_time = True
         try:
-            while not len(one.answers) and (self._rate == 0 or self._allowance > 0):
-                while self._answer(one) and one.answers.free_bytes >= _MESSAGE_MAX_BYTES:
-                    pass
+            while has_time and not len(one.answers) and not self._is_out_of_rate:
+                while has_time and one.answers.free_bytes >= _MESSAGE_MAX_BYTES and self._answer(one):
+                    has_time = time.monotonic_ns() < until_ns
                 if not len(one.answers):
                     break
                 self._allowance -= len(one.answers)
                 one.active_ns = now_ns
                 one.answers.send(one.socket)
+                has_time = has_time and time.monotonic_ns() < until_ns
         except TagRefused as refusal:
             count_refusal(refusal, self._counters, "recovery", f"{one.peer[0]}:{one.peer[1]}")
             self._drop(one)
@@ -203,6 +231,9 @@ class RecoveryServer:
             self._drop(one)
         if one.socket.fileno() >= 0:
             self._watch(one)
+            if not len(one.answers) and one.requests.held and (not has_time or self._is_out_of_rate):
+                self._turns.add(one.peer[0], one)
+        return time.monotonic_ns()
 
     def _watch(self, one: _Connection) -> None:
         interest = selectors.EVENT_READ if one.requests.free_bytes else 0
