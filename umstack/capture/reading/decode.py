@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from umstack.capture.reading.tally import Tally
 
+_TIME_BYTES = 4
 _FORMATS = {lib.UM_CAPTURE_PCAP: "pcap", lib.UM_CAPTURE_PCAPNG: "pcapng"}
 
 
@@ -142,6 +143,11 @@ def _fill(rows: PacketRows, reader: Any, options: Any, window: Window, until: in
 def _note_end(notes: CaptureNotes, window: Window, step: int, part: Split) -> None:
     """Note why reading ended before the end of the file or split."""
     position, remaining = window.position, window.remaining
+    # A packet cut in its first bytes may end with zeros, but has no time of 1970.
+    may_be_zeros = step == lib.UM_CAPTURE_ZEROS or (
+        step == lib.UM_CAPTURE_INCOMPLETE and remaining >= _TIME_BYTES
+    )
+    has_zeros_only = may_be_zeros and window.has_zeros_only()
     if window.problem is not None:
         text = f"the {notes.compression} stream ends early, after byte {window.base + window.length} of its content"
         notes.add(NoteKind.COMPRESSION, f"{text}: {window.problem}", window.base + window.length)
@@ -151,7 +157,7 @@ def _note_end(notes: CaptureNotes, window: Window, step: int, part: Split) -> No
     elif step == lib.UM_CAPTURE_DAMAGED:
         text = f"damaged at byte {position}: no record can start there; the remaining {remaining} bytes are not read"
         notes.add(NoteKind.DAMAGED, text, position)
-    elif remaining and step in (lib.UM_CAPTURE_ZEROS, lib.UM_CAPTURE_INCOMPLETE) and window.has_zeros_only():
+    elif has_zeros_only:
         notes.add(NoteKind.RESERVED, reserved(position, window.position - position), position)
     elif step == lib.UM_CAPTURE_ZEROS:
         text = f"damaged at byte {position}: a record of zeros, with other data behind it, which is not read"
