@@ -63,7 +63,7 @@ static int open_sessions(um_context *context, const um_context_config *config)
 
 static void init_leader(um_context *context, const um_context_config *config)
 {
-    um_loop_leader_config leader = {.is_disabled = config->busy_wait,
+    um_loop_leader_config leader = {.is_disabled = config->busy_wait || config->ipc_busy_wait,
                                     .spin_ns = config->spin_ns,
                                     .adaptive_spin_ns = config->adaptive_spin_ns,
                                     .coalesce_ns = config->coalesce_ns};
@@ -73,7 +73,8 @@ static void init_leader(um_context *context, const um_context_config *config)
 static void init_loop(um_context *context, const um_context_config *config)
 {
     um_loop *loop = &context->loop;
-    loop->config = (um_loop_config){.busy_wait = config->busy_wait, .spin_ns = config->spin_ns};
+    loop->config = (um_loop_config){
+        .busy_wait = config->busy_wait, .ipc_busy_wait = config->ipc_busy_wait, .spin_ns = config->spin_ns};
     loop->reactor = &context->reactor;
     loop->links = &context->links;
     loop->receiving = &context->receiving;
@@ -189,6 +190,12 @@ int um_publication_session_open_tcp(um_context *context, um_source_session_confi
                                     const um_tcp_source_config *tcp, um_publication_session **session)
 {
     return um_publication_sessions_open_tcp(&context->sessions, config, tcp, session);
+}
+
+int um_publication_session_open_ipc(um_context *context, um_source_session_config *config,
+                                    const um_ipc_source_config *ipc, um_publication_session **session)
+{
+    return um_publication_sessions_open_ipc(&context->sessions, config, ipc, session);
 }
 
 int um_event_queue_open(um_context *context, const um_event_queue_config *config, um_event_queue **queue)

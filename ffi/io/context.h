@@ -21,6 +21,7 @@
 #include "core/receiver/receiver_session.h"
 #include "core/source/source_session.h"
 #include "io/event_queue.h"
+#include "io/ipc_server.h"
 #include "io/publication_session.h"
 #include "io/receiving.h"
 #include "io/rings.h"
@@ -50,6 +51,7 @@ typedef struct um_context_config {
     bool is_source_specific; /* groups are joined for the sources of sessions only */
     bool fragments;          /* IP may fragment sent datagrams */
     bool busy_wait;
+    bool ipc_busy_wait;       /* the same while sessions over LBT-IPC are received */
     uint32_t busy_poll_us;    /* how long a sleep polls the driver first (um_reactor_prefer_busy_poll); 0: not */
     int64_t spin_ns;          /* how long to poll after the last event before sleeping */
     int64_t adaptive_spin_ns; /* the same for a waiting call, if events arrive that soon (adaptive_spin.h) */
@@ -135,6 +137,9 @@ int um_publication_session_open(um_context *context, um_source_session_config *c
 /* The same over TCP: listens on the first free port of the range in `tcp`, and stores it in config->nak_port. */
 int um_publication_session_open_tcp(um_context *context, um_source_session_config *config,
                                     const um_tcp_source_config *tcp, um_publication_session **session);
+/* The same over LBT-IPC: stores the transport id in config->nak_port. */
+int um_publication_session_open_ipc(um_context *context, um_source_session_config *config,
+                                    const um_ipc_source_config *ipc, um_publication_session **session);
 
 int um_event_queue_open(um_context *context, const um_event_queue_config *config, um_event_queue **queue);
 

@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include "io/receiving_connections.h"
 #include "os/clock.h"
 
 enum {
@@ -21,9 +22,9 @@ static int handle_event(um_loop *loop, uint64_t data, int64_t now_ns)
     case UM_WATCH_CONNECTING:
         um_receiving_on_connected(loop->receiving, index, now_ns);
         return 0;
-    case UM_WATCH_TCP:
+    case UM_WATCH_STREAM:
         session = &loop->sessions->table[index >> 16];
-        return session->is_used ? um_publication_session_on_tcp(session, index & 0xffff, now_ns) : 0;
+        return session->is_used ? um_publication_session_on_stream(session, index & 0xffff, now_ns) : 0;
     case UM_WATCH_RINGS: /* every pass polls the rings */
         return 0;
     default:
@@ -76,7 +77,8 @@ static wait_plan plan_coalescing(um_loop *loop, int64_t now_ns)
 static wait_plan plan_wait(um_loop *loop, int64_t wait_until_ns, int64_t now_ns)
 {
     um_rings *rings = loop->links->rings;
-    bool never_sleeps = loop->config.busy_wait || wait_until_ns == 0;
+    bool is_busy = loop->config.busy_wait || (loop->config.ipc_busy_wait && loop->receiving->ipc_count > 0);
+    bool never_sleeps = is_busy || wait_until_ns == 0;
     bool coalesces = wait_until_ns > now_ns && !never_sleeps && um_coalescing_is_active(&loop->coalescing, now_ns);
     /* If the ring set was emptied, datagrams that have arrived since gather for the next pass. */
     bool emptied = rings != NULL && !loop->receiving->node.is_behind;
@@ -178,6 +180,8 @@ int64_t um_loop_pass(um_loop *loop, int64_t wait_until_ns)
     int count = 0;
     lock(loop);
     wait_plan plan = plan_wait(loop, wait_until_ns, now_ns);
+    if (plan.until_ns > now_ns && !um_receiving_arm(loop->receiving, false))
+        plan.until_ns = 0;
     if (plan.uses_epoll || plan.gather_ns > 0) {
         count = wait_as_planned(loop, &plan, events, now_ns);
         now_ns = um_clock_ns();
@@ -198,6 +202,8 @@ int64_t um_loop_pass(um_loop *loop, int64_t wait_until_ns)
     um_event_queues_notify(loop->queues);
     um_receiving_report_recoveries(loop->receiving);
     note_pass(loop, &plan, handled, now_ns);
+    if (reactor->sleepers > 0 && !um_receiving_arm(loop->receiving, false)) /* this thread may not sleep itself */
+        um_reactor_pass_on_wake(reactor);
     pthread_mutex_unlock(&reactor->lock);
     return handled;
 }

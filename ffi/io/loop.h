@@ -17,7 +17,8 @@
 
 typedef struct um_loop_config {
     bool busy_wait;
-    int64_t spin_ns; /* how long to poll after the last event before sleeping */
+    bool ipc_busy_wait; /* the same while sessions over LBT-IPC are received */
+    int64_t spin_ns;    /* how long to poll after the last event before sleeping */
 } um_loop_config;
 
 typedef struct um_loop {

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include "io/receiving_connections.h"
 #include "os/clock.h"
 
 enum {
@@ -67,6 +68,7 @@ static uint32_t begin(um_loop_leader *leader, struct pollfd *descriptors)
     um_reactor_lock(reactor);
     uint32_t count = um_receiving_unwatch_groups(leader->receiving, fds);
     leader->group_changes = leader->receiving->group_changes;
+    leader->has_ipc = leader->receiving->ipc_count > 0;
     um_reactor_unlock(reactor);
     for (uint32_t i = 0; i < count; i++)
         descriptors[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
@@ -79,7 +81,20 @@ static void end(um_loop_leader *leader)
     um_reactor *reactor = leader->queues->reactor;
     um_reactor_lock(reactor);
     um_receiving_watch_groups(leader->receiving);
+    bool can_sleep = um_receiving_arm(leader->receiving, false);
     um_reactor_unlock(reactor);
+    if (!can_sleep)
+        um_reactor_wake_by(reactor, 0);
+}
+
+/* Returns true if the leader may sleep: every source of LBT-IPC wakes it. */
+static bool arm(um_loop_leader *leader)
+{
+    um_reactor *reactor = leader->queues->reactor;
+    um_reactor_lock(reactor);
+    bool can_sleep = um_receiving_arm(leader->receiving, true);
+    um_reactor_unlock(reactor);
+    return can_sleep;
 }
 
 static void note_event(um_loop_leader *leader, int64_t now_ns)
@@ -139,7 +154,7 @@ static bool lead(um_loop_leader *leader, const waiter *w, int64_t end_ns)
             note_event(leader, now_ns);
             break;
         }
-        if (now_ns >= leader->spin_until_ns) {
+        if (now_ns >= leader->spin_until_ns && (!leader->has_ipc || arm(leader))) {
             readable = sleep_until(w, descriptors, 1 + count, end_ns);
             if (readable <= 0 || descriptors[0].revents != 0)
                 break;

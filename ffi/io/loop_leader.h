@@ -52,6 +52,7 @@ typedef struct um_loop_leader {
     um_adaptive_spin spin;
     int64_t spin_until_ns;
     uint32_t group_changes; /* the receiving half's, when leading started */
+    bool has_ipc;           /* sessions over LBT-IPC are received, when leading started */
 } um_loop_leader;
 
 void um_loop_leader_init(um_loop_leader *leader, const um_loop_leader_config *config, um_links *links,

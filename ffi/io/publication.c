@@ -369,7 +369,8 @@ static bool is_drained(um_publication_session *session)
     int64_t sent = atomic_load(&core->sender_position);
     bool drained = sent >= um_log_tail(&core->log) && core->retransmit_count == 0 &&
                    (core->config.flow_policy == UM_FLOW_NONE || um_flow_reached(&core->flow) >= sent) &&
-                   (session->tcp == NULL || um_tcp_fan_out_is_drained(&session->tcp->fan_out));
+                   (session->tcp == NULL || um_tcp_fan_out_is_drained(&session->tcp->fan_out)) &&
+                   (session->ipc == NULL || um_ipc_fan_out_is_drained(&session->ipc->fan_out));
     um_lock_release(&core->sender_lock);
     return drained;
 }

@@ -1,4 +1,4 @@
-/* One file, because opening, moving, rekeying and closing a session order the same sockets, links and locks. */
+/* One file, because opening, closing and servicing a session is the same for every transport but for its sockets. */
 #include <unistd.h>
 
 #include "io/publication_session_private.h"
@@ -6,8 +6,8 @@
 #include "os/lock.h"
 #include "os/memory.h"
 
-static const int64_t DRAIN_NS = 1000000000; /* how long a closing session waits for its clients to read sent data */
-static const int64_t TCP_RETRY_NS = 100000; /* interval between checks of connections while the sender is busy */
+static const int64_t DRAIN_NS = 1000000000;    /* how long a closing session waits for its clients to read sent data */
+static const int64_t STREAM_RETRY_NS = 100000; /* interval between checks of connections while the sender is busy */
 
 /* ---- opening and closing ---- */
 
@@ -132,7 +132,7 @@ int um_publication_sessions_rekey(um_publication_sessions *sessions, uint32_t ke
     int result = 0;
     for (uint32_t i = 0; i < sessions->limit && result == 0; i++) {
         um_publication_session *session = &sessions->table[i];
-        if (!session->is_used || session->core.config.key_set != key_set || keys == NULL)
+        if (!session->is_used || session->core.config.key_set != key_set || keys == NULL || session->ipc != NULL)
             continue;
         um_mac_session identity = mac_session(session, &session->core.config);
         um_lock_acquire(&session->core.sender_lock);
@@ -193,6 +193,7 @@ typedef struct session_sockets {
     uint16_t port_low;
     uint16_t port_high;
     const um_tcp_source_config *tcp;
+    const um_ipc_source_config *ipc;
 } session_sockets;
 
 static void open_tapped(um_publication_session *session, uint32_t transport)
@@ -254,7 +255,7 @@ int um_publication_sessions_follow_interface(um_publication_sessions *sessions)
     int result = 0;
     for (uint32_t i = 0; i < sessions->limit; i++) {
         um_publication_session *session = &sessions->table[i];
-        if (!session->is_used)
+        if (!session->is_used || session->ipc != NULL)
             continue;
         const um_socket_config *config = um_links_config_for(sessions->links, session->core.config.group);
         um_lock_acquire(&session->core.sender_lock);
@@ -300,17 +301,43 @@ static int open_tcp(um_publication_session *session, um_source_session_config *c
     return 0;
 }
 
+static int open_ipc(um_publication_session *session, um_source_session_config *config, const session_sockets *sockets)
+{
+    um_publication_sessions *sessions = session->sessions;
+    uint32_t index = (uint32_t)(session - sessions->table);
+    session->control.core = &session->core;
+    session->control.nak_link.fd = session->data_link.fd = session->sender.mtu_fd = -1;
+    sessions->reactor->error_step = "memory";
+    session->ipc = um_map(sizeof *session->ipc);
+    if (session->ipc == NULL)
+        return -ENOMEM;
+    int result = um_sender_open(&session->sender, sessions->reactor, sessions->links, &session->core);
+    if (result == 0)
+        result = um_ipc_server_open(session->ipc, sessions->reactor, &session->core, config->session_id, index,
+                                    sockets->ipc);
+    if (result != 0) {
+        um_sender_close(&session->sender);
+        um_unmap(session->ipc, sizeof *session->ipc);
+        session->ipc = NULL;
+        return result;
+    }
+    config->nak_port = sockets->ipc->transport_id;
+    return 0;
+}
+
 /* Returns the link that the session sends through. */
 static um_link *link_of(um_publication_session *session)
 {
     if (session->tcp != NULL)
         return &session->tcp->fan_out.base;
+    if (session->ipc != NULL)
+        return &session->ipc->fan_out.base;
     return session->control.verifier != NULL ? &session->tagging.base : &session->tapped.base;
 }
 
 static um_rate_limits *limits_of(um_publication_sessions *sessions, enum um_transport transport)
 {
-    if (transport == UM_TRANSPORT_TCP)
+    if (um_transport_is_stream(transport))
         return &sessions->unlimited;
     return transport == UM_TRANSPORT_LBTRU ? &sessions->lbtru_limits : &sessions->limits;
 }
@@ -324,8 +351,9 @@ static int open_session(um_publication_sessions *sessions, um_source_session_con
         return -ENOSPC;
     memset(session, 0, sizeof *session);
     session->sessions = sessions;
-    int result =
-        sockets->tcp != NULL ? open_tcp(session, config, sockets) : open_datagram_links(session, config, sockets);
+    int result = sockets->tcp != NULL   ? open_tcp(session, config, sockets)
+                 : sockets->ipc != NULL ? open_ipc(session, config, sockets)
+                                        : open_datagram_links(session, config, sockets);
     if (result != 0)
         return result;
     session->memory = memory;
@@ -334,7 +362,7 @@ static int open_session(um_publication_sessions *sessions, um_source_session_con
                            um_clock_ns());
     session->is_used = true;
     *opened = session;
-    return session->tcp != NULL ? 0 : um_control_watch(&session->control);
+    return um_publication_session_is_stream(session) ? 0 : um_control_watch(&session->control);
 }
 
 static int open_with_memory(um_publication_sessions *sessions, um_source_session_config *config,
@@ -371,6 +399,13 @@ int um_publication_sessions_open_tcp(um_publication_sessions *sessions, um_sourc
     return open_with_memory(sessions, config, &sockets, opened);
 }
 
+int um_publication_sessions_open_ipc(um_publication_sessions *sessions, um_source_session_config *config,
+                                     const um_ipc_source_config *ipc, um_publication_session **opened)
+{
+    session_sockets sockets = {.ipc = ipc};
+    return open_with_memory(sessions, config, &sockets, opened);
+}
+
 void um_publication_session_limit_datagram(um_publication_session *session, uint32_t bytes)
 {
     um_source_session_set_datagram_max(&session->core, bytes);
@@ -385,6 +420,14 @@ static void close_tcp(um_publication_session *session)
     session->tcp = NULL;
 }
 
+static void close_ipc(um_publication_session *session)
+{
+    um_ipc_server_close(session->ipc);
+    um_link_counters_add(&session->sessions->links->closed, &session->ipc->fan_out.counters);
+    um_unmap(session->ipc, sizeof *session->ipc);
+    session->ipc = NULL;
+}
+
 void um_publication_session_add_counts(const um_publication_session *session, um_context_counters *sum)
 {
     UM_COUNT(sum->sender_flow_control_limits, session->core.counters.snd_bpe);
@@ -397,6 +440,8 @@ void um_publication_session_shut(um_publication_session *session)
     um_source_session_close(&session->core);
     if (session->tcp != NULL)
         um_tcp_server_drain(session->tcp, DRAIN_NS);
+    if (session->ipc != NULL)
+        um_ipc_server_drain(session->ipc, DRAIN_NS);
     um_reactor_lock(sessions->reactor);
     um_lock_acquire(&session->core.sender_lock);
     session->is_used = false;
@@ -405,6 +450,8 @@ void um_publication_session_shut(um_publication_session *session)
     close_authentication(session);
     if (session->tcp != NULL)
         close_tcp(session);
+    if (session->ipc != NULL)
+        close_ipc(session);
     um_lock_release(&session->core.sender_lock);
     close_ring_link(session);
     um_links_close_socket(sessions->links, &session->data_link);
@@ -457,7 +504,7 @@ bool um_publication_session_cut_off(um_publication_session *session, um_address 
 void um_publication_session_poll_control(um_publication_session *session, int64_t tail_bytes, int64_t now_ns)
 {
     bool retransmits;
-    if (session->tcp != NULL) /* its connections are reported to the loop */
+    if (um_publication_session_is_stream(session)) /* its connections are reported to the loop */
         return;
     int handled = um_control_poll(&session->control, now_ns, &retransmits);
     if (retransmits)
@@ -499,34 +546,40 @@ static void want_run(um_publication_session *session, int64_t now_ns)
     atomic_store_explicit(&session->sender.requested_ns, now_ns, memory_order_relaxed);
 }
 
-int um_publication_session_on_tcp(um_publication_session *session, uint32_t client, int64_t now_ns)
+_Static_assert((int)UM_TCP_SERVER_BUSY == (int)UM_IPC_SERVER_BUSY, "one value for both");
+
+int um_publication_session_on_stream(um_publication_session *session, uint32_t client, int64_t now_ns)
 {
-    int handled = session->tcp != NULL ? um_tcp_server_on_event(session->tcp, client, now_ns) : 0;
+    int handled = session->tcp != NULL   ? um_tcp_server_on_event(session->tcp, client, now_ns)
+                  : session->ipc != NULL ? um_ipc_server_on_event(session->ipc, client, now_ns)
+                                         : 0;
     if (handled != 0)
         want_run(session, now_ns);
     return handled > 0 ? handled : 0;
 }
 
 /* Returns when to check the connections again. */
-static int64_t service_tcp(um_publication_session *session, int64_t now_ns)
+static int64_t service_stream(um_publication_session *session, int64_t now_ns)
 {
-    int64_t due_ns;
-    int handled = um_tcp_server_service(session->tcp, now_ns, &due_ns);
+    int64_t due_ns = UM_NEVER_NS;
+    int handled = session->tcp != NULL   ? um_tcp_server_service(session->tcp, now_ns, &due_ns)
+                  : session->ipc != NULL ? um_ipc_server_service(session->ipc, now_ns, &due_ns)
+                                         : 0;
     if (handled > 0)
         want_run(session, now_ns);
-    return handled == UM_TCP_SERVER_BUSY ? now_ns + TCP_RETRY_NS : due_ns;
+    return handled == UM_TCP_SERVER_BUSY ? now_ns + STREAM_RETRY_NS : due_ns;
 }
 
 int64_t um_publication_session_service(um_publication_session *session, int64_t now_ns)
 {
     um_control *control = &session->control;
-    int64_t tcp_ns = session->tcp != NULL ? service_tcp(session, now_ns) : UM_NEVER_NS;
+    int64_t stream_ns = service_stream(session, now_ns);
     int64_t until_ns = um_sender_skip_until(&session->sender, um_control_polled_ns(control, now_ns), now_ns);
     if (until_ns > now_ns)
-        return um_earliest_ns(until_ns, tcp_ns);
+        return um_earliest_ns(until_ns, stream_ns);
     if (um_control_is_unwatched(control))
         um_publication_session_receive(session, now_ns);
     bool ran;
-    int64_t due_ns = um_earliest_ns(um_sender_service(&session->sender, now_ns, &ran), tcp_ns);
+    int64_t due_ns = um_earliest_ns(um_sender_service(&session->sender, now_ns, &ran), stream_ns);
     return ran && um_control_is_unwatched(control) ? now_ns : due_ns;
 }

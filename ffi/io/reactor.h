@@ -51,14 +51,15 @@ struct um_reactor {
     const char *error_step;
 };
 
-/* CONNECTING: a receiving connection being made. TCP: a connection of a source session, or its listening socket. */
+/* CONNECTING: a receiving connection being made. STREAM: a connection of a source session over TCP or LBT-IPC, or its
+ * listening socket. */
 enum um_watch_kind {
     UM_WATCH_WAKE,
     UM_WATCH_GROUP,
     UM_WATCH_SESSION,
     UM_WATCH_RINGS,
     UM_WATCH_CONNECTING,
-    UM_WATCH_TCP,
+    UM_WATCH_STREAM,
 };
 
 int um_reactor_open(um_reactor *reactor, const um_reactor_loop *loop);

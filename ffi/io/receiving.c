@@ -29,6 +29,7 @@ typedef struct session_block {
     um_tap_link tapped; /* LBT-RU: sends to the source by the session's own socket */
     um_group *group;
     um_tcp_connection connection; /* over TCP */
+    um_ipc_connection ipc;        /* over LBT-IPC */
     size_t memory_bytes;
 } session_block;
 
@@ -39,7 +40,7 @@ static um_group *find_group(um_receiving *receiving, um_address address)
     um_group *unused = NULL;
     for (uint32_t i = 0; i < UM_RECEIVING_GROUPS_MAX; i++) {
         um_group *group = &receiving->groups[i];
-        if (group->is_used && group->connection == NULL && um_address_equal(group->link.local, address))
+        if (group->is_used && !um_group_is_connection(group) && um_address_equal(group->link.local, address))
             return group;
         if (!group->is_used && unused == NULL)
             unused = group;
@@ -57,6 +58,8 @@ static void update_report(um_receiving *receiving, uint32_t index)
     group->is_reported = is_reported;
     if (group->connection != NULL)
         um_tcp_connection_report(group->connection, is_reported);
+    else if (group->ipc != NULL)
+        um_ipc_connection_report(group->ipc, is_reported);
     else if (is_reported)
         um_reactor_watch_again(receiving->reactor, group->link.fd, UM_WATCH_GROUP, index);
     else
@@ -94,6 +97,7 @@ static uint32_t take_group(um_receiving *receiving, um_group *group)
     group->is_unwatched = false;
     group->is_held = false;
     group->connection = NULL;
+    group->ipc = NULL;
     group->is_used = true;
     if (index >= receiving->group_limit)
         receiving->group_limit = index + 1;
@@ -169,27 +173,32 @@ static int take_connection_entry(um_receiving *receiving, um_group **opened)
     return 0;
 }
 
-/* Opens the connection of an initialized session; it is read as a group is. */
+/* Opens the connection of an initialized session over TCP or LBT-IPC; it is read as a group is. */
 static int open_connection(um_receiving *receiving, session_block *block, const um_key_set *keys)
 {
     um_group *group = block->group;
-    uint32_t index = (uint32_t)(group - receiving->groups);
+    uint32_t index = (uint32_t)(group - receiving->groups), *changes = &receiving->group_changes;
+    um_link_counters *counters = &group->link.counters;
+    bool is_ipc = block->core.config.id.transport == UM_TRANSPORT_LBTIPC;
     receiving->reactor->error_step = "memory";
-    int result = um_tcp_connection_open(&block->connection, receiving->reactor, &receiving->node, &block->core, index,
-                                        &receiving->links->socket_config, &receiving->group_changes,
-                                        &group->link.counters, keys);
+    int result = is_ipc ? um_ipc_connection_open(&block->ipc, receiving->reactor, &receiving->node, &block->core, index,
+                                                 changes, counters)
+                        : um_tcp_connection_open(&block->connection, receiving->reactor, &receiving->node, &block->core,
+                                                 index, &receiving->links->socket_config, changes, counters, keys);
     if (result != 0)
         return result;
-    group->connection = &block->connection;
+    group->connection = is_ipc ? NULL : &block->connection;
+    group->ipc = is_ipc ? &block->ipc : NULL;
     group->is_reported = true;
     receiving->connection_count++;
+    receiving->ipc_count += is_ipc;
     update_report(receiving, index);
     return 0;
 }
 
 static int open_endpoint(um_receiving *receiving, const um_receiver_session_config *config, um_group **opened)
 {
-    if (config->id.transport == UM_TRANSPORT_TCP)
+    if (um_transport_is_stream(config->id.transport))
         return take_connection_entry(receiving, opened);
     return config->id.transport == UM_TRANSPORT_LBTRU ? open_receive_port(receiving, config, opened)
                                                       : join_group(receiving, config->id.group, opened);
@@ -200,14 +209,19 @@ static void leave_group(um_receiving *receiving, um_group *group)
     if (--group->session_count > 0)
         return;
     receiving->group_changes++;
-    if (group->connection != NULL) {
-        um_tcp_connection_close(group->connection);
+    if (um_group_is_connection(group)) {
         receiving->connection_count--;
+        receiving->ipc_count -= group->ipc != NULL;
+        if (group->ipc != NULL)
+            um_ipc_connection_close(group->ipc);
+        else
+            um_tcp_connection_close(group->connection);
     } else if (group->is_unwatched) { /* the reader that waits for the socket would keep it open */
         shutdown(group->link.fd, SHUT_RDWR);
     }
     um_links_close_socket(receiving->links, &group->link);
     group->connection = NULL;
+    group->ipc = NULL;
     group->is_used = false;
     while (receiving->group_limit > 0 && !receiving->groups[receiving->group_limit - 1].is_used)
         receiving->group_limit--;
@@ -334,11 +348,12 @@ static int open_session(um_receiving *receiving, const um_receiver_session_confi
         return -ENOMEM;
     block->memory_bytes = head_bytes + bytes;
     const um_key_set *keys = um_authentication_keys(&receiving->links->authentication, config->key_set);
-    bool is_tcp = config->id.transport == UM_TRANSPORT_TCP; /* its records belong to the connection, not the session */
-    const um_key_set *datagram_keys = is_tcp ? NULL : keys;
+    bool is_stream = um_transport_is_stream(config->id.transport); /* TCP: records, not datagrams, carry tags */
+    const um_key_set *datagram_keys = is_stream ? NULL : keys;
     um_receiver_session_config sized = *config;
     sized.datagram_max_bytes -= datagram_keys != NULL ? UM_TRAILER_BYTES : 0;
-    int result = open_endpoint(receiving, config, &block->group);
+    bool is_refused = config->id.transport == UM_TRANSPORT_LBTIPC && keys != NULL; /* nothing carries tags there */
+    int result = is_refused ? -EKEYREJECTED : open_endpoint(receiving, config, &block->group);
     if (result != 0) {
         um_unmap(block, block->memory_bytes);
         return result;
@@ -358,7 +373,7 @@ static int open_session(um_receiving *receiving, const um_receiver_session_confi
                                  um_clock_ns());
         block->core.verifier = datagram_keys != NULL ? &block->verifier.base : NULL;
         block->core.local = block->group->link.local;
-        result = is_tcp ? open_connection(receiving, block, keys) : 0;
+        result = is_stream ? open_connection(receiving, block, keys) : 0;
         if (result == 0 && !um_node_add_session(&receiving->node, &block->core))
             result = -ENOSPC;
         if (result != 0)
@@ -602,39 +617,11 @@ static int receive_batch(um_receiving *receiving, um_group *group, int64_t now_n
 static int receive_connection(um_receiving *receiving, um_group *group, int64_t now_ns)
 {
     bool more;
-    int delivered = um_tcp_connection_receive(group->connection, now_ns, &more);
+    int delivered = group->ipc != NULL ? um_ipc_connection_receive(group->ipc, now_ns, &more)
+                                       : um_tcp_connection_receive(group->connection, now_ns, &more);
     receiving->pass_datagrams += (uint32_t)delivered;
     receiving->node.is_behind |= more;
     return delivered;
-}
-
-void um_receiving_on_connected(um_receiving *receiving, uint32_t index, int64_t now_ns)
-{
-    um_group *group = &receiving->groups[index];
-    if (group->is_used && group->connection != NULL)
-        um_tcp_connection_on_connected(group->connection, now_ns);
-}
-
-int64_t um_receiving_tick_connections(um_receiving *receiving, int64_t now_ns)
-{
-    int64_t next_ns = UM_NEVER_NS;
-    for (uint32_t i = 0; i < receiving->group_limit && receiving->connection_count > 0; i++) {
-        um_group *group = &receiving->groups[i];
-        if (group->is_used && group->connection != NULL)
-            next_ns = um_earliest_ns(next_ns, um_tcp_connection_tick(group->connection, now_ns));
-    }
-    return next_ns;
-}
-
-int um_receiving_resume_connections(um_receiving *receiving, int64_t now_ns)
-{
-    int handled = 0;
-    for (uint32_t i = 0; i < receiving->group_limit && receiving->connection_count > 0; i++) {
-        um_group *group = &receiving->groups[i];
-        if (group->is_used && group->connection != NULL && group->connection->has_rest)
-            handled += receive_connection(receiving, group, now_ns);
-    }
-    return handled;
 }
 
 int um_receiving_receive_group(um_receiving *receiving, uint32_t index, int64_t now_ns)
@@ -643,7 +630,7 @@ int um_receiving_receive_group(um_receiving *receiving, uint32_t index, int64_t 
     int handled = 0;
     if (!group->is_used)
         return 0;
-    if (group->connection != NULL)
+    if (um_group_is_connection(group))
         return receive_connection(receiving, group, now_ns);
     for (int i = 0; i < RECEIVES_PER_PASS; i++) {
         um_receiving_review_queues(receiving, now_ns);
@@ -675,11 +662,12 @@ uint32_t um_receiving_unwatch_groups(um_receiving *receiving, int fds[UM_RECEIVI
         um_group *group = &receiving->groups[i];
         if (!group->is_used)
             continue;
-        if (group->connection != NULL && group->connection->state != UM_TCP_CONNECTED)
-            continue; /* the loop connects it, and that counts as a change */
+        int fd = um_group_descriptor(group);
+        if (fd < 0) /* the loop connects it, and that counts as a change */
+            continue;
         group->is_unwatched = true;
         update_report(receiving, i);
-        fds[count++] = group->connection != NULL ? group->connection->fd : group->link.fd;
+        fds[count++] = fd;
     }
     return count;
 }

@@ -10,6 +10,7 @@
 #include "core/foundation/receive_coalescing.h"
 #include "core/receiver/node.h"
 #include "io/control_sender.h"
+#include "io/ipc_connection.h"
 #include "io/links.h"
 #include "io/reactor.h"
 #include "io/tcp_connection.h"
@@ -20,16 +21,32 @@ enum {
     UM_RECEIVING_DIRECT_MAX = 4,   /* up to this number of groups, all are read without a call to epoll */
 };
 
-/* A joined group, or the descriptor of a single session: the port of LBT-RU, the connection of TCP. */
+/* A joined group, or the descriptor of a single session: the port of LBT-RU, the connection of TCP or LBT-IPC. */
 typedef struct um_group {
     um_socket_link link;
-    um_tcp_connection *connection; /* NULL: it is read by the link */
+    um_tcp_connection *connection; /* of a session over TCP */
+    um_ipc_connection *ipc;        /* of a session over LBT-IPC; both NULL: it is read by the link */
     uint32_t session_count;
     bool is_used;
     bool is_unwatched; /* a reader waits for it instead of the loop */
     bool is_reported;  /* to the loop, when it is readable */
     bool is_held;      /* full queues hold all of its sessions back: it is neither read nor reported */
 } um_group;
+
+static inline bool um_group_is_connection(const um_group *group)
+{
+    return group->connection != NULL || group->ipc != NULL;
+}
+
+/* Returns the descriptor that reports data; -1: the connection is not made yet. */
+static inline int um_group_descriptor(const um_group *group)
+{
+    if (group->connection != NULL)
+        return group->connection->state == UM_TCP_CONNECTED ? group->connection->fd : -1;
+    if (group->ipc != NULL)
+        return group->ipc->state == UM_IPC_ATTACHED ? group->ipc->fd : -1;
+    return group->link.fd;
+}
 
 /* An off-transport recovery that has started and waits for um_subscription_fetch. */
 typedef struct um_begun_recovery {
@@ -59,10 +76,11 @@ typedef struct um_receiving {
     void *reorder_memory;
     size_t reorder_bytes;
     void *resume_memory;
-    um_group *groups;       /* UM_RECEIVING_GROUPS_MAX, mapped */
-    uint32_t group_limit;   /* groups beyond it were never used */
-    uint32_t group_changes; /* groups joined and left, and connections made and lost, ever */
-    uint32_t connection_count;
+    um_group *groups;            /* UM_RECEIVING_GROUPS_MAX, mapped */
+    uint32_t group_limit;        /* groups beyond it were never used */
+    uint32_t group_changes;      /* groups joined and left, and connections made and lost, ever */
+    uint32_t connection_count;   /* over TCP and LBT-IPC */
+    uint32_t ipc_count;          /* of these, over LBT-IPC */
     uint32_t least_buffer_bytes; /* smallest buffer that the kernel granted to a group's socket; 0: no socket yet */
     bool is_reading_rings;       /* a group is joined, so the loop waits for the rings */
     uint64_t hold_changes;       /* those of the node when the groups' is_held were updated */
@@ -101,12 +119,6 @@ void um_receiving_set_nak_cutoff(um_receiving *receiving, um_receiver *receiver,
 
 /* ---- called by the loop ---- */
 
-/* Handles the end of a TCP session's attempt to connect. */
-void um_receiving_on_connected(um_receiving *receiving, uint32_t index, int64_t now_ns);
-/* Starts the connections that are due. Returns when to call again. */
-int64_t um_receiving_tick_connections(um_receiving *receiving, int64_t now_ns);
-/* Delivers datagrams that were received but not delivered because a queue was full. Returns runs delivered. */
-int um_receiving_resume_connections(um_receiving *receiving, int64_t now_ns);
 /* Receives from one group's socket until it is empty or its share of the pass is used up. Returns datagrams. */
 int um_receiving_receive_group(um_receiving *receiving, uint32_t index, int64_t now_ns);
 /* The same for all groups. */

@@ -156,6 +156,8 @@ uint32_t um_statistics_link(um_context *context, uint64_t *out)
         um_link_counters_add(sum, &session->control.nak_link.counters);
         if (session->tcp != NULL)
             um_link_counters_add(sum, &session->tcp->fan_out.counters);
+        if (session->ipc != NULL)
+            um_link_counters_add(sum, &session->ipc->fan_out.counters);
         um_lock_release(&session->core.sender_lock);
     }
     for (uint32_t i = 0; i < context->receiving.group_limit; i++)

@@ -78,14 +78,14 @@ int um_tcp_fan_out_join(um_tcp_fan_out *fan_out, um_tcp_client *client, bool has
     client->since_ns = now_ns;
     client->reported_lost_ns = INT64_MIN;
     client->state = UM_TCP_CLIENT_JOINED;
-    fan_out->session->tcp_client_count = ++fan_out->joined_count;
+    fan_out->session->stream_client_count = ++fan_out->joined_count;
     return 0;
 }
 
 void um_tcp_fan_out_leave(um_tcp_fan_out *fan_out, um_tcp_client *client)
 {
     fan_out->joined_count -= client->state == UM_TCP_CLIENT_JOINED;
-    fan_out->session->tcp_client_count = fan_out->joined_count;
+    fan_out->session->stream_client_count = fan_out->joined_count;
     close(client->fd);
     free(client->backlog.memory);
     free(client->filter_memory);

@@ -54,7 +54,8 @@ int um_tcp_server_open(um_tcp_server *server, um_reactor *reactor, um_source_ses
     for (uint32_t port = config->port_low; port <= config->port_high && result == -EADDRINUSE; port++)
         result = listen_at(server, (uint16_t)port);
     if (result == 0)
-        result = um_reactor_watch(reactor, server->listen_fd, UM_WATCH_TCP, um_tcp_watch_index(index, UM_TCP_LISTENER));
+        result =
+            um_reactor_watch(reactor, server->listen_fd, UM_WATCH_STREAM, um_tcp_watch_index(index, UM_TCP_LISTENER));
     if (result != 0) {
         um_tcp_fan_out_close(&server->fan_out);
         if (server->listen_fd >= 0)
@@ -193,7 +194,7 @@ static void accept_one(um_tcp_server *server, int fd, um_address from, int64_t n
     if (!server->config.wants_session_id && server->keys == NULL)
         join(server, client, now_ns);
     if (client->state != UM_TCP_CLIENT_NONE &&
-        um_reactor_watch_stream(server->reactor, fd, UM_WATCH_TCP,
+        um_reactor_watch_stream(server->reactor, fd, UM_WATCH_STREAM,
                                 um_tcp_watch_index(server->index, number_of(server, client))) != 0) {
         UM_COUNT(server->session->counters.connections_refused, 1);
         drop(server, client);
@@ -212,7 +213,7 @@ static int accept_clients(um_tcp_server *server, int64_t now_ns)
         if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM) { /* would be reported until accepted */
             UM_COUNT(server->session->counters.connections_refused, 1);
             server->accept_again_ns = now_ns + ACCEPT_AGAIN_NS;
-            um_reactor_unwatch(server->reactor, server->listen_fd, UM_WATCH_TCP,
+            um_reactor_unwatch(server->reactor, server->listen_fd, UM_WATCH_STREAM,
                                um_tcp_watch_index(server->index, UM_TCP_LISTENER));
         }
         if (fd < 0)
@@ -375,7 +376,7 @@ static int receive(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
         if (client->state == UM_TCP_CLIENT_NONE)
             return handled;
     }
-    um_reactor_watch_stream_again(server->reactor, client->fd, UM_WATCH_TCP,
+    um_reactor_watch_stream_again(server->reactor, client->fd, UM_WATCH_STREAM,
                                   um_tcp_watch_index(server->index, number_of(server, client)));
     return handled;
 }
@@ -463,7 +464,7 @@ int um_tcp_server_service(um_tcp_server *server, int64_t now_ns, int64_t *due_ns
     *due_ns = drop_overdue(server, now_ns);
     if (server->accept_again_ns != 0 && now_ns >= server->accept_again_ns) {
         server->accept_again_ns = 0;
-        um_reactor_watch_again(server->reactor, server->listen_fd, UM_WATCH_TCP,
+        um_reactor_watch_again(server->reactor, server->listen_fd, UM_WATCH_STREAM,
                                um_tcp_watch_index(server->index, UM_TCP_LISTENER));
     } else if (server->accept_again_ns != 0) {
         *due_ns = um_earliest_ns(*due_ns, server->accept_again_ns);

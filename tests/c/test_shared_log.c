@@ -12,7 +12,7 @@ enum { RECORDS = 4000, SLEEPS = 3000 };
 #else
 enum { RECORDS = 60000, SLEEPS = 10000 };
 #endif
-enum { CAPACITY = UM_SHARED_CAPACITY_MIN, READERS = 3 };
+enum { CAPACITY = UM_SHARED_CAPACITY_MIN, READERS = 3, SKIPPED = 20 };
 
 typedef struct log_fixture {
     void *memory;
@@ -57,13 +57,14 @@ static uint8_t byte_of(uint32_t n, uint32_t at)
 
 static void append(um_shared_writer *writer, uint32_t n)
 {
-    static uint8_t body[UM_SHARED_RECORD_BYTES_MAX];
+    static uint8_t memory[SKIPPED + UM_SHARED_RECORD_BYTES_MAX];
+    uint8_t *body = memory + SKIPPED; /* behind a transport header, which no record contains */
     uint32_t length = length_of(n), cut = 4 + (length - 4) / 3;
     memcpy(body, &n, sizeof n);
     for (uint32_t i = sizeof n; i < length; i++)
         body[i] = byte_of(n, i);
-    um_part parts[2] = {{body, cut}, {body + cut, length - cut}};
-    um_shared_writer_append(writer, parts, 2, length);
+    um_part parts[2] = {{body - SKIPPED, SKIPPED + cut}, {body + cut, length - cut}};
+    um_shared_writer_append(writer, parts, 2, SKIPPED, length);
 }
 
 static uint32_t number_of(const uint8_t *body, uint32_t length)

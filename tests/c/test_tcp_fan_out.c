@@ -45,14 +45,14 @@ static fan_out_fixture *fixture_open(bool is_source_paced, bool has_filter)
         CHECK_EQ(um_tcp_fan_out_join(&f->fan_out, client, has_filter, 0), 0);
         f->ends[i] = (client_end){.fd = pair[1], .got = zeroed(STREAM_MAX)};
     }
-    CHECK_EQ(f->session.tcp_client_count, CLIENTS);
+    CHECK_EQ(f->session.stream_client_count, CLIENTS);
     return f;
 }
 
 static void fixture_close(fan_out_fixture *f)
 {
     um_tcp_fan_out_close(&f->fan_out);
-    CHECK_EQ(f->session.tcp_client_count, 0);
+    CHECK_EQ(f->session.stream_client_count, 0);
     for (int i = 0; i < CLIENTS; i++) {
         close(f->ends[i].fd);
         free(f->ends[i].got);
@@ -268,7 +268,7 @@ TEST("", "a client that leaves does not affect the others")
     CHECK(f->fan_out.clients[1].has_failed);
     um_tcp_fan_out_leave(&f->fan_out, &f->fan_out.clients[1]);
     f->ends[1].fd = open("/dev/null", O_RDONLY);
-    CHECK_EQ(f->session.tcp_client_count, CLIENTS - 1);
+    CHECK_EQ(f->session.stream_client_count, CLIENTS - 1);
     for (int i = 0; i < CLIENTS; i += 2)
         while (f->fan_out.clients[i].backlog.used > 0)
             read_some(f, i, 1 << 16);

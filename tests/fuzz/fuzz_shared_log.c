@@ -101,7 +101,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     while (input.left > 0) {
         um_part part = {body, take_u16(&input)};
         if (um_shared_peer_space(&peer, &writer) >= um_shared_record_span(part.length))
-            um_shared_writer_append(&writer, &part, 1, part.length);
+            um_shared_writer_append(&writer, &part, 1, 0, part.length);
         atomic_store(&page->position, take_position(&input, peer.position));
         int64_t before = peer.position;
         bool is_accepted = um_shared_peer_update(&peer, &writer);

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from umstack.resolution.cache import Intake, KnownSource, ResolverCache
 from umstack.resolution.codec import (
     Advertisement,
+    LbtipcAddress,
     LbtrmAddress,
     LbtruAddress,
     OtherTransport,
@@ -31,9 +32,10 @@ sessions = st.builds(LbtrmAddress, addresses, addresses, st.integers(0, 2**32 - 
 unicast = st.builds(LbtruAddress, addresses, st.integers(0, 2**32 - 1), ports) | st.builds(
     TcpAddress, addresses, st.integers(0, 2**32 - 1), ports
 )
+shared = st.builds(LbtipcAddress, st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), ports)
 others = st.builds(
     OtherTransport,
-    st.integers(0, 127).filter(lambda kind: kind not in (0x00, 0x01, 0x10)),
+    st.integers(0, 127).filter(lambda kind: kind not in (0x00, 0x01, 0x10, 0x40)),
     st.binary(max_size=255),
 )
 topic_options = st.builds(WireOption, st.integers(1, 255), st.binary(max_size=253))
@@ -45,7 +47,7 @@ advertisements = st.builds(
     names,
     st.integers(0, 2**32 - 1),
     st.integers(0, 65535),
-    sessions | unicast | others,
+    sessions | unicast | shared | others,
     st.lists(topic_options, max_size=3).map(tuple),
 )
 datagrams = st.builds(
@@ -122,10 +124,12 @@ def check_agreement(data: bytes) -> None:
     assert tuple(map(decode_topic_name, again.queries)) == expected.queries
 
 
-def is_joinable(transport: LbtrmAddress | LbtruAddress | TcpAddress | OtherTransport) -> bool:
+def is_joinable(transport: LbtrmAddress | LbtruAddress | TcpAddress | LbtipcAddress | OtherTransport) -> bool:
     """Return True if such a session can exist."""
     if isinstance(transport, OtherTransport):
         return False
+    if isinstance(transport, LbtipcAddress):
+        return transport.host_id > 0 and transport.session_id > 0 and transport.transport_id > 0
     source = ipaddress.IPv4Address(transport.source_ip)
     if source.is_multicast or int(source) in (0, 2**32 - 1):
         return False

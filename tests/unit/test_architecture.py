@@ -109,12 +109,14 @@ C_COMPONENTS: dict[str, set[str]] = CORE_FOLDERS | {
 # The layers of ffi/io, lowest first. A concept, X, is X.c, X.h and X_private.h; it includes those of layers below.
 IO_LAYERS = (
     {"gate", "rings", "authentication", "datagram_batch"},
-    {"link_socket", "tcp_fan_out", "tcp_socket"},
+    {"link_socket", "tcp_fan_out", "tcp_socket", "ipc_socket"},
+    {"ipc_fan_out"},
     {"links"},
     {"control_sender"},
     {"reactor"},
-    {"tcp_connection"},
-    {"event_queue", "receiving", "sender", "control", "tcp_server"},
+    {"tcp_connection", "ipc_connection"},
+    {"event_queue", "receiving", "sender", "control", "tcp_server", "ipc_server"},
+    {"receiving_connections"},
     {"publication_session", "subscription", "loop_leader"},
     {"publication", "loop"},
     {"late_joining"},

@@ -28,6 +28,7 @@ from umstack.bench import (
     capture,
     compare,
     flow,
+    ipc,
     isolation,
     latency,
     recovery,
@@ -334,7 +335,9 @@ def test_all_prints_one_object_with_results_and_targets(monkeypatch: pytest.Monk
     assert {"what", "measured", "bound", "met"} <= found["targets"][0].keys()
 
 
-@pytest.mark.parametrize("name", ["throughput", "latency", "recovery", "flow", "isolation", "scale", "all"])
+@pytest.mark.parametrize(
+    "name", ["throughput", "latency", "recovery", "flow", "ipc", "isolation", "scale", "all"]
+)
 def test_a_table_is_printed_for_people(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Every sub-command has a table, an example in its help, and the options it names."""
     monkeypatch.setattr(
@@ -343,6 +346,7 @@ def test_a_table_is_printed_for_people(monkeypatch: pytest.MonkeyPatch, name: st
             "latency": latency,
             "recovery": recovery,
             "flow": flow,
+            "ipc": ipc,
             "isolation": isolation,
             "scale": scale,
         }.get(name, throughput),

@@ -200,7 +200,8 @@ def test_load_reads_a_file_and_names_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "kept"), [("LBT-RM", "lbtrm"), ("lbt-ru", "lbtru"), ("LBTRU", "lbtru"), ("TCP", "tcp")]
+    ("written", "kept"),
+    [("LBT-RM", "lbtrm"), ("lbt-ru", "lbtru"), ("LBTRU", "lbtru"), ("TCP", "tcp"), ("lbt-ipc", "lbtipc")],
 )
 def test_transports_are_written_as_um_writes_them(written: str, kept: str) -> None:
     """Transport names match in any case, with or without the hyphen; the default is LBT-RM."""
@@ -212,7 +213,7 @@ def test_transports_are_written_as_um_writes_them(written: str, kept: str) -> No
     ("line", "said"),
     [
         ("sorce transport lbtrm", "did you mean source?"),
-        ("source transport broker", "'broker' is not available here; give lbtrm | lbtru | tcp"),
+        ("source transport broker", "'broker' is not available here; give lbtrm | lbtru | tcp | lbtipc"),
         ("receiver transport_lbtrm_ignore_interval 3", "its scope is source"),
         ("receiver retransmit_initial_sequence_number_request 1", "responds with an empty range"),
         ("source transport_lbtru_transmission_window_limit 1", "never grows"),

@@ -306,7 +306,7 @@ def test_what_is_no_number_is_refused(contexts: list[Context]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["embedded", "sequential"])
-@pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp"])
+@pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp", "lbtipc"])
 def test_every_transport_and_mode_brings_one_stream(transport: str, mode: str) -> None:
     """Lines run over multicast, unicast and TCP connections, with and without a context thread."""
     with ExitStack() as stack:
@@ -322,7 +322,7 @@ def test_every_transport_and_mode_brings_one_stream(transport: str, mode: str) -
                 if mode == "sequential":
                     context.process_events(0.001)
             return all(
-                source.stats()["num_clients" if transport == "tcp" else "receivers_known"]
+                source.stats()["num_clients" if transport in ("tcp", "lbtipc") else "receivers_known"]
                 for source in sources
             )
 

@@ -49,7 +49,7 @@ def _kinds(properties: MessageProperties) -> list[type]:
 
 
 @pytest.mark.parametrize("mode", ["embedded", "sequential"])
-@pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp"])
+@pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp", "lbtipc"])
 @pytest.mark.parametrize("data", [b"", b"short", LONG], ids=["empty", "short", "long"])
 def test_every_type_arrives_over_every_transport(transport: str, data: bytes, mode: str) -> None:
     """Names, types and values arrive as sent, with the data, in one datagram and in several."""

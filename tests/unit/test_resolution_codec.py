@@ -136,8 +136,8 @@ def test_a_keepalive_is_empty() -> None:
 
 
 def test_other_transports_are_preserved() -> None:
-    """LBT-IPC advertisements are parsed far enough to skip them."""
-    advertisement = Advertisement("a", 1, 60, OtherTransport(0x40, bytes(10)))
+    """LBT-SMX advertisements are parsed far enough to skip them."""
+    advertisement = Advertisement("a", 1, 60, OtherTransport(0x04, bytes(10)))
     data = encode(ResolutionDatagram(advertisements=(advertisement, Advertisement("b", 2, 60, ADDRESS))))
     assert decode(data).advertisements == (advertisement, Advertisement("b", 2, 60, ADDRESS))  # type: ignore[union-attr]
 

@@ -71,7 +71,7 @@ REPLACED |= HABITS
 NOUNLESS = re.compile(r'(?:^|[.:*#"] +|"""|// )What (?!.*\?)')
 # Names that users have in files, dashboards and programs are data; the glossary maps them.
 PROMISED = re.compile(
-    r"--linger\b|\.tell\(\)|(?:\b|(?<=umstack_context_)|(?<=umstack_link_))(?:pend_linger_interval\w*|pend_adaptive_linger_limit\w*|resolver_no_source_linger_timeout\w*|resolver_\*linger\w*|SO_LINGER"
+    r"--linger\b|\.tell\(\)|(?:\b|(?<=umstack_context_)|(?<=umstack_link_))(?:pend_linger_interval\w*|pend_adaptive_linger_limit\w*|resolver_no_source_linger_timeout\w*|resolver_\*linger\w*|transport_lbtipc_pend_behavior_linger_loop_count|SO_LINGER"
     r"|delivery_hold_datagrams|loop_naps|hold_store_datagrams|hold_store_full|held_datagrams|ring_kept"
     r"|ring_sent_in_place|tr_dgrams_dropped_stranger)(?:_total)?\b"
 )

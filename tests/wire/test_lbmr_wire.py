@@ -15,8 +15,16 @@ from scapy.utils import wrpcap
 
 from tests.wire.dissection import MARKS, tshark, values
 from tests.wire.layer_fields import differences
+from umstack._engine.transport_address import transport_name
 from umstack.config import Config
-from umstack.resolution.codec import LbtrmAddress, LbtruAddress, ResolutionDatagram, TcpAddress, decode
+from umstack.resolution.codec import (
+    LbtipcAddress,
+    LbtrmAddress,
+    LbtruAddress,
+    ResolutionDatagram,
+    TcpAddress,
+    decode,
+)
 from umstack.resolution.machine import ResolutionMachine
 from umstack.resolution.pattern import TopicPattern
 from umstack.scapy import LBMR
@@ -103,6 +111,19 @@ def test_an_advertisement_of_a_unicast_source(tmp_path: Path, session_id: int) -
         expected = [session_id] if session_id else []
         found = values(tree, f"lbmr.tir.{transport}.session_id")
         assert [int(one, 0) for one in found] == expected
+
+
+def test_an_advertisement_of_a_source_in_shared_memory(tmp_path: Path) -> None:
+    """W1, UX-12: a TIR of LBT-IPC carries host id, session id and transport id."""
+    resolver = machine()
+    address = LbtipcAddress(0x0A0B0C0D, 0x5EED00AB, 20003)
+    resolver.advertise("MD.I", 2003, address, Config().source_options(), 0)
+    (tree,) = dissect(tmp_path / "ipc.pcap", resolver.datagrams_to_send(0))
+    assert [int(kind, 0) for kind in values(tree, "lbmr.tir.transport_type")] == [0x40]
+    assert values(tree, "lbmr.tir.tlen") == ["10"]
+    for field, value in (("host_id", 0x0A0B0C0D), ("session_id", 0x5EED00AB), ("xport_id", 20003)):
+        assert [int(one, 0) for one in values(tree, f"lbmr.tir.lbtipc.{field}")] == [value]
+    assert transport_name(address) == "LBTIPC:5eed00ab:20003"
 
 
 def test_queries_and_advertisements_share_a_datagram(tmp_path: Path) -> None:

@@ -28,6 +28,16 @@ def core_ip(text: str) -> CoreIp:
     return divmod(int(address), 1 << _WORD_BITS)
 
 
+def number_ip(number: int) -> CoreIp:
+    """Return a host id or a process id of LBT-IPC, which takes the place of an IPv4 address, as a `um_ip`."""
+    return 0, _IPV4_MAPPED | number
+
+
+def core_number(ip: Any) -> int:
+    """Return the number in such a `um_ip`."""
+    return int(ip.low & 0xFFFFFFFF)
+
+
 def core_address(address: tuple[str, int]) -> tuple[CoreIp, int]:
     """Return an address and a port as a `um_address`, as cffi takes it. Raises ValueError if it is none."""
     return core_ip(address[0]), address[1]

@@ -118,6 +118,7 @@ class CoreContext:
         config.timestamps = options.transport_lbtrm_receiver_timestamp
         config.is_source_specific = options.multicast_sources is not None
         config.busy_wait = options.file_descriptor_management_behavior == "busy_wait"
+        config.ipc_busy_wait = options.transport_lbtipc_receiver_thread_behavior == "busy_wait"
         config.busy_poll_us = options.pend_busy_poll_limit
         config.spin_ns = options.pend_linger_interval_ns
         # On one processor no other thread can send while this one polls.

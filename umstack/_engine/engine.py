@@ -17,6 +17,7 @@ from umstack._engine.core_context import CoreContext
 from umstack._engine.dispatch import Dispatch, DispatchThreads, DonatedDispatch
 from umstack._engine.duty_cycle import DutyCycle
 from umstack._engine.endpoint import Endpoint
+from umstack._engine.host_identity import host_id
 from umstack._engine.keyring import Keyring
 from umstack._engine.link import DataLink, Group, LinkStep
 from umstack._engine.receiver_sessions import receiver_session_config
@@ -25,6 +26,7 @@ from umstack._engine.session_options import ignored_receiver_options
 from umstack._engine.sessions import SessionPool
 from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.transport_address import (
+    LbtipcAddress,
     LbtrmAddress,
     LbtruAddress,
     TransportAddress,
@@ -166,6 +168,8 @@ class Engine:
         group = address.group if isinstance(address, LbtrmAddress) else None
         if isinstance(address, LbtrmAddress) and not self._is_joined(address):
             return
+        if isinstance(address, LbtipcAddress) and address.host_id != host_id():
+            return  # a source of another host, which receivers there attach to
         wanting = [
             one for one in self.registry.parts_of_topic(Subscription, topic) if one.wants(topic, group)
         ]

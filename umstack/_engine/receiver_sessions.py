@@ -9,6 +9,7 @@ from umstack._core import ffi, lib
 from umstack._engine.core_context import CoreContext
 from umstack._engine.interface_addresses import interface_address
 from umstack._engine.transport_address import (
+    LbtipcAddress,
     LbtrmAddress,
     LbtruAddress,
     TcpAddress,
@@ -50,6 +51,9 @@ def receiver_session_config(
     fill_identity(config.id, address)
     if isinstance(address, TcpAddress):
         _fill_tcp_receiver(config, options, core)
+    elif isinstance(address, LbtipcAddress):
+        config.activity_timeout_ns = NEVER_NS
+        config.connection_timeout_ns = options.transport_lbtipc_activity_timeout_ns
     else:
         _fill_datagram_receiver(config, address, options, core)
     config.datagram_max_bytes = core.datagram_bytes

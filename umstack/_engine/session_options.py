@@ -70,11 +70,24 @@ TCP_SESSION_OPTIONS: tuple[str, ...] = (
 )
 """Source options that apply to a whole session over TCP."""
 
+LBTIPC_SESSION_OPTIONS: tuple[str, ...] = (
+    "transport_lbtipc_transmission_window_size",
+    "transport_lbtipc_behavior",
+    "transport_lbtipc_sm_interval",
+    "transport_lbtipc_maximum_receivers_per_transport",
+    "implicit_batching_minimum_length",
+    "implicit_batching_interval",
+    "publication_unblock_timeout",
+    "flow_control_stall_timeout",
+)
+"""Source options that apply to a whole session over LBT-IPC."""
+
 _TCP_RECEIVER_FIELDS: Mapping[str, str] = {
     "transport_tcp_reconnect_interval": "reconnect_interval_ns",
     "transport_tcp_reconnect_timeout": "reconnect_timeout_ns",
     "transport_tcp_activity_timeout": "connection_timeout_ns",
 }
+_LBTIPC_RECEIVER_FIELDS: Mapping[str, str] = {"transport_lbtipc_activity_timeout": "connection_timeout_ns"}
 
 
 def _of(transport: str, name: str) -> str:
@@ -85,10 +98,13 @@ def _of(transport: str, name: str) -> str:
 def ignored_receiver_options(in_force: Any, wanted: Any) -> list[str]:
     """Return the receiver options that differ from the session it joins; both are um_receiver_session_config."""
     transport = "lbtru" if wanted.id.transport == lib.UM_TRANSPORT_LBTRU else "lbtrm"
-    is_tcp = wanted.id.transport == lib.UM_TRANSPORT_TCP
+    own_fields = {
+        lib.UM_TRANSPORT_TCP: _TCP_RECEIVER_FIELDS,
+        lib.UM_TRANSPORT_LBTIPC: _LBTIPC_RECEIVER_FIELDS,
+    }
     ignored = [
         _said(Scope.RECEIVER, _of(transport, name), getattr(wanted, field), getattr(in_force, field))
-        for name, field in (_TCP_RECEIVER_FIELDS if is_tcp else _RECEIVER_FIELDS).items()
+        for name, field in own_fields.get(wanted.id.transport, _RECEIVER_FIELDS).items()
         if getattr(wanted, field) != getattr(in_force, field)
     ]
     if wanted.adaptive_timers != in_force.adaptive_timers:
@@ -101,6 +117,8 @@ def ignored_source_options(in_force: SourceOptions, wanted: SourceOptions) -> li
     options = OPTIONS[Scope.SOURCE]
     if wanted.transport == "tcp":
         names = list(TCP_SESSION_OPTIONS)
+    elif wanted.transport == "lbtipc":
+        names = list(LBTIPC_SESSION_OPTIONS)
     else:
         names = [_of(wanted.transport, name) for name in SOURCE_SESSION_OPTIONS]
     if wanted.transport == "lbtru":

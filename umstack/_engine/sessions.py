@@ -1,4 +1,7 @@
-"""Source sessions of a context, and the rule that assigns a new source to a session."""
+"""Source sessions of a context, and the rule that assigns a new source to a session.
+
+One file, because the rule depends on how each transport's session is opened and addressed.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,11 @@ from typing import Any, NamedTuple
 from umstack._core import ffi, lib
 from umstack._engine.core_address import core_ip, core_network, ip_text, is_ipv6, named
 from umstack._engine.core_context import CoreContext
+from umstack._engine.host_identity import host_id
 from umstack._engine.receiver_sessions import NEVER_NS, check_lbtru_interface
 from umstack._engine.session_options import ignored_source_options
 from umstack._engine.transport_address import (
+    LbtipcAddress,
     LbtrmAddress,
     LbtruAddress,
     TcpAddress,
@@ -39,10 +44,12 @@ _ADAPTIVE_SOURCE_TIMERS = {
 }
 _EMBEDDED_SM_FLOOR_NS = 1_000_000
 """Each session message wakes the context's thread, which may share a processor with the publisher."""
-_TCP_TERM_BYTES = 8 * 2**20
-"""Term length over TCP. The log keeps nothing for retransmission, so three terms that fit the caches are enough."""
-_TCP_PUBLICATION_WINDOW_BYTES = 512 * 1024
+_STREAM_TERM_BYTES = 8 * 2**20
+"""Term length over TCP and LBT-IPC. The log keeps nothing for retransmission, so three terms that fit the caches are
+enough."""
+_STREAM_PUBLICATION_WINDOW_BYTES = 512 * 1024
 """How many bytes publishers may be ahead of connections that are full."""
+_SHARED_CAPACITY_STEP_BYTES = 64
 _UNNAMED = "auto"
 _records = RepeatedRecords(logging.getLogger("umstack.source"))
 
@@ -106,7 +113,7 @@ def source_session_config(core: CoreContext, options: SourceOptions) -> Any:
     config.batch_minimum_bytes = options.implicit_batching_minimum_length_bytes
     config.batch_interval_ns = options.implicit_batching_interval_ns
     config.unblock_timeout_ns = options.publication_unblock_timeout_ns
-    if options.transport != "tcp":
+    if options.transport not in ("tcp", "lbtipc"):
         _fill_datagram_source(config, core, options)
     return config
 
@@ -214,6 +221,9 @@ class SourceSession:
         if options.transport == "tcp":
             self._open_tcp(core, config, ephemeral=ephemeral)
             self.address: TransportAddress = TcpAddress(ip, config.session_id, config.nak_port)
+        elif options.transport == "lbtipc":
+            self._open_lbtipc(core, config)
+            self.address = LbtipcAddress(host_id(), config.session_id, config.nak_port)
         elif options.transport == "lbtru":
             self._open_lbtru(core, config)
             self.address = LbtruAddress(ip, config.session_id, config.nak_port)
@@ -292,11 +302,7 @@ class SourceSession:
         config.transport = lib.UM_TRANSPORT_TCP
         if not options.transport_tcp_use_session_id:
             config.session_id = 0
-        size = core.options.transport_tcp_datagram_max_size_bytes + lib.UM_LBTRM_DATA_BYTES
-        config.datagram_max_bytes = size
-        config.coalesce_threshold = options.transport_lbtrm_coalesce_threshold
-        config.term_length = config.window_bytes = _term_bytes(_TCP_TERM_BYTES, size)
-        config.publication_window_bytes = _TCP_PUBLICATION_WINDOW_BYTES
+        self._size_stream(config, core.options.transport_tcp_datagram_max_size_bytes)
         config.sm_minimum_interval_ns = config.sm_maximum_interval_ns = NEVER_NS
         tcp = ffi.new("um_tcp_source_config *")
         tcp.interface_ip = int(ipaddress.IPv4Address(core.interface.address or "0.0.0.0"))
@@ -321,6 +327,37 @@ class SourceSession:
             _warn_of_port("TCP", "transport_tcp_port", low, high, config.nak_port)
         core.check(result, f"session over TCP, ports {low}-{high}")
         self.handle = handle[0]
+
+    def _open_lbtipc(self, core: CoreContext, config: Any) -> None:
+        options = self.options
+        if config.key_set:
+            raise OptionError(
+                "messages over lbtipc carry no tags, and the topic has keys",
+                hint="leave the topic's keys out, or use lbtrm, lbtru or tcp",
+            )
+        config.transport = lib.UM_TRANSPORT_LBTIPC
+        self._size_stream(config, core.options.transport_lbtipc_datagram_max_size_bytes)
+        config.sm_minimum_interval_ns = config.sm_maximum_interval_ns = NEVER_NS
+        ipc = ffi.new("um_ipc_source_config *")
+        window = max(options.transport_lbtipc_transmission_window_size_bytes, lib.UM_SHARED_CAPACITY_MIN)
+        ipc.capacity_bytes = -(-window // _SHARED_CAPACITY_STEP_BYTES) * _SHARED_CAPACITY_STEP_BYTES
+        ipc.transport_id = self.place.port
+        ipc.receivers_max = options.transport_lbtipc_maximum_receivers_per_transport
+        ipc.is_source_paced = options.transport_lbtipc_behavior == "source_paced"
+        ipc.sm_interval_ns = options.transport_lbtipc_sm_interval_ns
+        ipc.stall_timeout_ns = options.flow_control_stall_timeout_ns
+        handle = ffi.new("um_publication_session **")
+        result = lib.um_publication_session_open_ipc(core.handle, config, ipc, handle)
+        core.check(result, f"session over LBT-IPC, transport id {self.place.port}")
+        self.handle = handle[0]
+
+    def _size_stream(self, config: Any, datagram_max_bytes: int) -> None:
+        """Set the sizes of a session over TCP or LBT-IPC."""
+        size = datagram_max_bytes + lib.UM_LBTRM_DATA_BYTES
+        config.datagram_max_bytes = size
+        config.coalesce_threshold = self.options.transport_lbtrm_coalesce_threshold
+        config.term_length = config.window_bytes = _term_bytes(_STREAM_TERM_BYTES, size)
+        config.publication_window_bytes = _STREAM_PUBLICATION_WINDOW_BYTES
 
     def disown(self) -> None:
         """Leave the memory alone, in a forked child."""
@@ -385,6 +422,8 @@ class SessionPool:
         if options.transport == "tcp":
             most = self._core.options.transport_tcp_maximum_ports
             return self._existing_at_port(options, peers, options.transport_tcp_port, most)
+        if options.transport == "lbtipc":
+            return self._existing_in_memory(options, peers)
         explicit, port = options.transport_lbtrm_multicast_address, options.transport_lbtrm_destination_port
         place = Place(explicit if explicit != "0.0.0.0" else self._next_group(peers, port), port)
         return next((s for s in peers if s.place == place), place)
@@ -417,6 +456,19 @@ class SessionPool:
         if not peers or count < most:
             return Place("", 0)
         return self._next_of(peers)
+
+    def _existing_in_memory(
+        self, options: SourceOptions, peers: list[SourceSession]
+    ) -> SourceSession | Place:
+        """Return the LBT-IPC session with the transport id, or the next of the pool, or the place for one."""
+        explicit = options.transport_lbtipc_id
+        if explicit != 0:
+            return next((s for s in peers if s.place.port == explicit), Place("", explicit))
+        low, high = self._core.options.transport_lbtipc_id_low, self._core.options.transport_lbtipc_id_high
+        pool = [one for one in peers if low <= one.place.port <= high]
+        active = {one.place.port for one in pool}
+        unused = next((number for number in range(low, high + 1) if number not in active), None)
+        return self._next_of(pool) if unused is None else Place("", unused)
 
     def _next_of(self, peers: list[SourceSession]) -> SourceSession:
         self._next_unicast += 1
@@ -474,16 +526,21 @@ def _warn_of_port(protocol: str, options: str, low: int, high: int, port: int) -
 
 def _port_of(session: SourceSession) -> int:
     address = session.address
+    if isinstance(address, LbtipcAddress):
+        return address.transport_id
     return address.nak_port if isinstance(address, LbtrmAddress) else address.source_port
 
 
 def _check_named(session: SourceSession, options: SourceOptions) -> SourceSession:
     """Return the named session. Raises OptionError if the source requires another place for it."""
     if options.transport != "lbtrm":
-        is_tcp = options.transport == "tcp"
-        port = options.transport_tcp_port if is_tcp else options.transport_lbtru_port
+        kind, port = {
+            "tcp": ("TCP port", options.transport_tcp_port),
+            "lbtru": ("UDP port", options.transport_lbtru_port),
+            "lbtipc": ("transport id", options.transport_lbtipc_id),
+        }[options.transport]
         is_there = port in (0, _port_of(session))
-        where = f"at {'TCP' if is_tcp else 'UDP'} port {_port_of(session)}"
+        where = f"at {kind} {_port_of(session)}"
     else:
         explicit, port = options.transport_lbtrm_multicast_address, options.transport_lbtrm_destination_port
         is_there = explicit in ("0.0.0.0", session.place.group) and port == session.place.port

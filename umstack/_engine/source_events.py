@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from umstack._core import ffi, lib
-from umstack._engine.core_address import address_text, core_address, parse_address
+from umstack._engine.core_address import address_text, core_address, core_number, parse_address
 from umstack._engine.sessions import SourceSession
 from umstack.errors import InvalidArgument, ResourceLimit
 
@@ -56,7 +56,7 @@ class ReceiverEvent(NamedTuple):
     - receiver_gave_up: it lost datagrams for good (at most one event per receiver in 10 s).
     - receiver_known: flow control includes it from now on; with flow_control none: its first status message arrived.
     - receiver_gone: it left or timed out. Only flow control detects this.
-    - connect, disconnect (LBT-RU, TCP): the source starts or stops sending data to it.
+    - connect, disconnect (LBT-RU, TCP, LBT-IPC): the source starts or stops sending data to it.
     - path_mtu_changed: the path to this receiver carries only smaller datagrams than the interface, so the source
       sends smaller ones. "0.0.0.0:0": every receiver gets datagrams of the interface's size again.
     - clock_set_back (with keys): this host's clock was set back, so the session began again under a new identifier;
@@ -64,7 +64,7 @@ class ReceiverEvent(NamedTuple):
     - refused (TCP): its key is missing or differs from the source's, or only the receiver has a key.
     """
     receiver: str
-    """Source address and UDP port of its control messages: "10.0.0.7:40211"."""
+    """Source address and UDP port of its control messages: "10.0.0.7:40211"; over LBT-IPC "process 4711"."""
     amount: int
     """A number whose meaning depends on the kind:
 
@@ -112,10 +112,9 @@ def receiver_events(session: SourceSession, read_count: int) -> tuple[list[Recei
     """Return the events after the first `read_count`, and the next `read_count`. Only the newest are kept."""
     out = ffi.new("um_source_event[]", lib.UM_SOURCE_EVENTS_MAX)
     count = ffi.new("uint64_t *")
+    named = _named_process if session.options.transport == "lbtipc" else address_text
     taken = lib.um_publication_session_events(session.handle, read_count, out, count)
-    events = [
-        ReceiverEvent(_KINDS[event.kind], address_text(event.receiver), event.count) for event in out[0:taken]
-    ]
+    events = [ReceiverEvent(_KINDS[event.kind], named(event.receiver), event.count) for event in out[0:taken]]
     return events, count[0]
 
 
@@ -171,3 +170,7 @@ def cut_off(session: SourceSession, receiver: str, is_cut_off: bool) -> None:
         raise ResourceLimit(
             "the table of receivers is full of members", hint="allow the NAKs of others again"
         )
+
+
+def _named_process(address: Any) -> str:
+    return f"process {core_number(address.ip)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from umstack._core import lib
-from umstack._engine.core_address import core_ip, ip_text, named
+from umstack._engine.core_address import core_ip, core_number, ip_text, named, number_ip
 
 
 class LbtrmAddress(NamedTuple):
@@ -46,15 +46,26 @@ class TcpAddress(NamedTuple):
     transport: Literal["TCP"] = "TCP"
 
 
-TransportAddress = LbtrmAddress | LbtruAddress | TcpAddress
+class LbtipcAddress(NamedTuple):
+    """Everything needed to attach to an LBT-IPC session, in a process of the host with this id (host_identity.py)."""
+
+    host_id: int
+    session_id: int
+    transport_id: int
+    transport: Literal["LBTIPC"] = "LBTIPC"
+
+
+TransportAddress = LbtrmAddress | LbtruAddress | TcpAddress | LbtipcAddress
 
 
 def transport_name(address: TransportAddress) -> str:
     """Return the name of the session in Ultra Messaging's notation.
 
     LBT-RM: source address, NAK port, session id, group, port; IPv6 addresses are in brackets. LBT-RU and TCP: source
-    address, port, session id.
+    address, port, session id. LBT-IPC: session id, transport id.
     """
+    if isinstance(address, LbtipcAddress):
+        return f"LBTIPC:{address.session_id:x}:{address.transport_id}"
     if isinstance(address, LbtrmAddress):
         return (
             f"LBTRM:{named(address.source_ip, address.nak_port)}:{address.session_id:08x}:"
@@ -66,6 +77,8 @@ def transport_name(address: TransportAddress) -> str:
 
 def address_of(identity: Any) -> TransportAddress:
     """Return the address in a `um_session_id` of the core."""
+    if identity.transport == lib.UM_TRANSPORT_LBTIPC:
+        return LbtipcAddress(core_number(identity.source.ip), identity.session_id, identity.source.port)
     source_ip = ip_text(identity.source.ip)
     if identity.transport == lib.UM_TRANSPORT_LBTRU:
         return LbtruAddress(source_ip, identity.session_id, identity.source.port)
@@ -82,8 +95,12 @@ def address_of(identity: Any) -> TransportAddress:
 
 def fill_identity(identity: Any, address: TransportAddress) -> None:
     """Write the address into a `um_session_id` of the core. It must be zeroed."""
-    identity.source.ip = core_ip(address.source_ip)
     identity.session_id = address.session_id
+    if isinstance(address, LbtipcAddress):
+        identity.transport = lib.UM_TRANSPORT_LBTIPC
+        identity.source.ip, identity.source.port = number_ip(address.host_id), address.transport_id
+        return
+    identity.source.ip = core_ip(address.source_ip)
     if isinstance(address, LbtrmAddress):
         identity.transport = lib.UM_TRANSPORT_LBTRM
         identity.source.port = address.nak_port

@@ -15,7 +15,7 @@ from umstack.bench.request_ends import RequestSpec
 from umstack.bench.requests import Other, measure_other, round_trip_peers
 from umstack.bench.result import Result, merged, p50, ratio, result
 from umstack.bench.round_trip_ends import RoundTripSpec
-from umstack.bench.throughput import Pins, Progress
+from umstack.bench.throughput import Pins, Place, Progress
 from umstack.errors import LinkError
 from umstack.lab import Lab
 from umstack.lab.cables import HOST_INTERFACE
@@ -28,7 +28,7 @@ _RAW_REQUEST_GROUP, _RAW_REPLY_GROUP = "239.255.7.5", "239.255.7.6"
 _GROUP_OPTION = "source transport_lbtrm_multicast_address"
 
 
-def measure_round_trip(lab: Lab, spec: RoundTripSpec, pins: Pins) -> Result:
+def measure_round_trip(lab: Place, spec: RoundTripSpec, pins: Pins) -> Result:
     """Round trips between hosts 0 and 1 of the lab. Each direction has a separate topic and session."""
     client_host, server_host = lab.hosts[:2]
     with ExitStack() as stack:

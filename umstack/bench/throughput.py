@@ -8,16 +8,16 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from umstack.bench import raw
-from umstack.bench.children import CHILD_SLACK_SECONDS, Child, running
+from umstack.bench.children import CHILD_SLACK_SECONDS, Child, Host, running
 from umstack.bench.endpoint import READY_SECONDS
 from umstack.bench.result import Result, merged, rate, ratio, result
 from umstack.bench.stream_ends import StreamSpec
 from umstack.bench.tcp_ends import Peer
 from umstack.bench.tcp_peers import measure_peer, peers
-from umstack.lab import Host, Lab
+from umstack.lab import Lab
 
 Segmentation = Literal["real", "offload", "none"]
 Progress = Callable[[str], None]
@@ -47,7 +47,12 @@ source transport tcp
 source transport_tcp_port 14371
 """
 """The same for TCP, which has no rate limit."""
-_OWN_OPTIONS = {"lbtru": _LBTRU_OPTIONS, "tcp": _TCP_OPTIONS}
+_LBTIPC_OPTIONS = """
+source transport lbtipc
+source transport_lbtipc_behavior receiver_paced
+"""
+"""The same for LBT-IPC, with an order of messages that is complete."""
+_OWN_OPTIONS = {"lbtru": _LBTRU_OPTIONS, "tcp": _TCP_OPTIONS, "lbtipc": _LBTIPC_OPTIONS}
 
 
 def options_text(
@@ -78,18 +83,37 @@ class Pins:
         return cls(cpus[0], cpus[1]) if len(cpus) > 1 else cls()
 
 
+class Place(Protocol):
+    """Where a measurement runs: a lab, or this machine for all ends (umstack/bench/ipc.py)."""
+
+    @property
+    def hosts(self) -> Sequence[PlacedHost]:
+        """Return the hosts, the publisher's first."""
+
+    def await_join(self, group: str, *hosts: int) -> None:
+        """Wait until the group reaches these hosts."""
+
+
+class PlacedHost(Host, Protocol):
+    """One of the hosts of a place."""
+
+    @property
+    def number(self) -> int:
+        """Return its number in the place."""
+
+
 @dataclass(frozen=True, slots=True)
 class End:
     """One subscriber of a stream: its host, its arguments and its program."""
 
-    host: Host
+    host: PlacedHost
     spec: StreamSpec
     module: str = STREAM_ENDS
     cpu: int | None = None
 
 
 def carry_out(
-    lab: Lab, spec: StreamSpec, cpu: int | None, ends: Sequence[End]
+    lab: Place, spec: StreamSpec, cpu: int | None, ends: Sequence[End]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Run one stream from host 0 of the lab to these subscribers, and return the reports of all ends."""
     with ExitStack() as stack:
@@ -114,7 +138,7 @@ def carry_out(
     return sent, received
 
 
-def measure_stream(lab: Lab, spec: StreamSpec, pins: Pins) -> Result:
+def measure_stream(lab: Place, spec: StreamSpec, pins: Pins) -> Result:
     """Measure one stream from host 0 to hosts 1, 2, ..., whose subscribers all check every message."""
     ends = [End(host, spec, cpu=pins.subscriber) for host in lab.hosts[1 : spec.receivers + 1]]
     sent, received = carry_out(lab, spec, pins.publisher, ends)

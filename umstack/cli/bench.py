@@ -18,6 +18,7 @@ from umstack.bench import (
     compare,
     environment,
     flow,
+    ipc,
     isolation,
     latency,
     pipeline,
@@ -48,6 +49,7 @@ from umstack.cli.bench_options import (
 from umstack.cli.bench_tables import (
     comparison_table,
     flow_table,
+    ipc_table,
     isolation_table,
     latency_table,
     live_table,
@@ -412,6 +414,42 @@ def _isolation(options: Sequence[str], rounds: int, is_pinned: bool, as_json: bo
     with progress_shown("isolation") as progress:
         results = isolation.measure(plan, progress)
     report_results(results, describe(config, is_pinned, rounds=rounds), as_json, isolation_table)
+
+
+@command.command("ipc", epilog="Example: umstack bench ipc --size 64 --readers 1")
+@sizes_option(64, 1024)
+@click.option(
+    "--readers",
+    type=click.IntRange(1, 16),
+    multiple=True,
+    default=(1, 2),
+    show_default=True,
+    help="Number of subscriber processes of a stream; repeatable.",
+)
+@click.option(
+    "--round-trip/--no-round-trip", "has_round_trip", default=True, help="Also measure round trips."
+)
+@common_options(2.0)
+def _ipc(
+    sizes: Sequence[int],
+    readers: Sequence[int],
+    has_round_trip: bool,
+    seconds: float,
+    options: Sequence[str],
+    rounds: int,
+    is_pinned: bool,
+    as_json: bool,
+) -> None:
+    """Measure LBT-IPC between processes of this machine, in turns with a bare ring in C.
+
+    Streams are batches from Python, receiver-paced, with every message checked. The ring has one producer and one
+    consumer, which always poll, and neither topics nor loss accounting.
+    """
+    config = throughput.options_text("min", "real", options, "lbtipc")
+    plan = ipc.IpcPlan(config, sizes, readers, seconds, rounds, is_pinned, has_round_trip)
+    with progress_shown("ipc") as progress:
+        results = ipc.measure(plan, progress)
+    report_results(results, describe(config, is_pinned, rounds=rounds), as_json, ipc_table)
 
 
 @command.command("scale", epilog="Example: umstack bench scale --topics 1 --topics 1000 --receivers 1")

@@ -210,6 +210,28 @@ def isolation_table(results: Sequence[Result]) -> Table:
     return table
 
 
+def ipc_table(results: Sequence[Result]) -> Table:
+    """Return a table of streams and round trips through shared memory, beside those of a bare ring."""
+    table = empty_table(
+        ("what", "loop", "wait"), ("size", "readers", "messages/s", "p50 us", "p99 us", "x ring", "lost")
+    )
+    for one in results:
+        trip = one["round_trip_us"]
+        table.add_row(
+            one["what"],
+            one["loop"] or "",
+            one["wait"] or "",
+            str(one["size"]),
+            str((one["detail"] or {}).get("readers", "")),
+            "" if trip else rate_text(one["messages_per_second"]),
+            f"{trip['p50']:.2f}" if trip else "",
+            f"{trip['p99']:.2f}" if trip else "",
+            ratio_text(one, "bare-ring"),
+            count_text(one["lost"]),
+        )
+    return table
+
+
 def scale_table(results: Sequence[Result]) -> Table:
     """Return a table of the CPU cost per message by number of topics and subscribers."""
     right = ("topics", "subscribers", "messages/s", "cpu ns: send", "receive", "compared")

@@ -96,7 +96,7 @@ class Sending:
         """Wait for the requested number of receivers."""
         if receivers == 0:
             return
-        by_clients = self._source.options.transport == "tcp"
+        by_clients = self._source.options.transport in ("tcp", "lbtipc")
         counter = "num_clients" if by_clients else "receivers_known"
         self._await(
             lambda: int(self._source.stats()[counter] or 0) >= receivers,

@@ -54,7 +54,15 @@ ABSENT_OPTIONS = (
         ("transport_tcp_interface", "transport_tcp_dro_loss_recovery_timeout"),
         "a context has one interface, and there is no DRO",
     ),
-    AbsentOptions(("transport_lbtipc_*",), "LBT-IPC is not a transport of this stack"),
+    AbsentOptions(
+        ("transport_lbtipc_pend_behavior_linger_loop_count",),
+        "the context's adaptive spin decides how long a thread polls before it sleeps: see pend_adaptive_linger_limit",
+    ),
+    AbsentOptions(
+        ("transport_lbtipc_receiver_operational_mode",),
+        "the context's own loop receives: see operational_mode",
+    ),
+    AbsentOptions(("transport_lbtipc_dro_loss_recovery_timeout",), "there is no DRO"),
     AbsentOptions(("transport_lbtsmx_*",), "LBT-SMX is not a transport of this stack"),
     AbsentOptions(("mim_*",), "there is no multicast immediate messaging"),
     AbsentOptions(

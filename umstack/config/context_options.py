@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from umstack.config.option import Kind, Scope, option
+from umstack.config.stream_context_options import StreamContextOptions
 from umstack.errors import OptionError
 from umstack.sizing import UDP_PAYLOAD_MAXIMUM_BYTES
 
@@ -21,7 +22,7 @@ _NO_LIMIT = "no limit"
 
 
 @dataclass(frozen=True, slots=True)
-class ContextOptions:
+class ContextOptions(StreamContextOptions):
     """Options of scope `context`, as Config.context_options() makes them."""
 
     SCOPE: ClassVar[Scope] = Scope.CONTEXT
@@ -171,40 +172,6 @@ class ContextOptions:
         reason="Nagle's algorithm delays the second of two small responses until the first is acknowledged, up to 40 "
         "ms.",
         doc="Send responses and late-join data at once (TCP_NODELAY).",
-    )
-
-    # TCP
-
-    transport_tcp_datagram_max_size_bytes: int = option(
-        Kind.BYTES,
-        um=65535,
-        minimum=500,
-        maximum=65535,
-        doc="Maximum bytes of messages passed to a TCP session at once; a longer message is sent in fragments.",
-    )
-    transport_tcp_port_low: int = option(
-        Kind.INTEGER,
-        um=14371,
-        minimum=1,
-        maximum=65535,
-        doc="First TCP port of the pool that sessions listen on.",
-    )
-    transport_tcp_port_high: int = option(
-        Kind.INTEGER, um=14390, minimum=1, maximum=65535, doc="Last port of that pool."
-    )
-    transport_tcp_maximum_ports: int = option(
-        Kind.INTEGER,
-        um=10,
-        minimum=1,
-        maximum=256,
-        doc="Maximum number of sessions from that pool; further sources share them in turn.",
-    )
-    transport_tcp_receiver_socket_buffer_bytes: int = option(
-        Kind.BYTES,
-        um=0,
-        maximum=2**30,
-        zero="the system's default, which adapts",
-        doc="Receive buffer of each connection.",
     )
 
     # Operation

@@ -13,6 +13,15 @@ from umstack.config.option import OptionValue
 class ContextKeywords(TypedDict, total=False):
     """Context options of Context()."""
 
+    transport_tcp_datagram_max_size: OptionValue
+    transport_tcp_port_low: OptionValue
+    transport_tcp_port_high: OptionValue
+    transport_tcp_maximum_ports: OptionValue
+    transport_tcp_receiver_socket_buffer: OptionValue
+    transport_lbtipc_datagram_max_size: OptionValue
+    transport_lbtipc_id_low: OptionValue
+    transport_lbtipc_id_high: OptionValue
+    transport_lbtipc_receiver_thread_behavior: str
     request_tcp_bind_request_port: OptionValue
     request_tcp_interface: str
     request_tcp_port: OptionValue
@@ -34,11 +43,6 @@ class ContextKeywords(TypedDict, total=False):
     response_tcp_deletion_timeout: OptionValue
     response_tcp_interface: str
     response_tcp_nodelay: OptionValue
-    transport_tcp_datagram_max_size: OptionValue
-    transport_tcp_port_low: OptionValue
-    transport_tcp_port_high: OptionValue
-    transport_tcp_maximum_ports: OptionValue
-    transport_tcp_receiver_socket_buffer: OptionValue
     operational_mode: str
     file_descriptor_management_behavior: str
     pend_linger_interval: OptionValue
@@ -142,6 +146,11 @@ class SourceKeywords(TypedDict, total=False):
     transport_tcp_activity_timeout: OptionValue
     transport_tcp_listen_backlog: OptionValue
     transport_tcp_sender_socket_buffer: OptionValue
+    transport_lbtipc_id: OptionValue
+    transport_lbtipc_transmission_window_size: OptionValue
+    transport_lbtipc_behavior: str
+    transport_lbtipc_sm_interval: OptionValue
+    transport_lbtipc_maximum_receivers_per_transport: OptionValue
     implicit_batching_interval: OptionValue
     implicit_batching_minimum_length: OptionValue
     transport_lbtrm_coalesce_threshold: OptionValue
@@ -192,6 +201,7 @@ class ReceiverKeywords(TypedDict, total=False):
     transport_tcp_activity_timeout: OptionValue
     transport_tcp_reconnect_interval: OptionValue
     transport_tcp_reconnect_timeout: OptionValue
+    transport_lbtipc_activity_timeout: OptionValue
     transport_lbtrm_send_naks: OptionValue
     transport_lbtrm_loss_declaration_interval: OptionValue
     transport_lbtrm_nak_initial_backoff_interval: OptionValue

@@ -49,6 +49,17 @@ class ReceiverOptions:
         "lost, or recovered off the transport.",
     )
 
+    # LBT-IPC
+
+    transport_lbtipc_activity_timeout_ns: int = option(
+        Kind.MILLISECONDS,
+        um=60000,
+        minimum=100,
+        maximum=3_600_000,
+        doc="A session ends if its source shows no sign of life for this long. The end of a source's process is "
+        "noticed at once.",
+    )
+
     # Loss recovery
 
     transport_lbtrm_send_naks: bool = option(Kind.SWITCH, um=1, doc="Send NAKs for lost datagrams.")

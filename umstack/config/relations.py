@@ -58,6 +58,12 @@ def check_context(options: ContextOptions) -> None:
         int(ip_address(high)),
     )
     _refuse_reversed(
+        "transport_lbtipc_id_low",
+        options.transport_lbtipc_id_low,
+        "transport_lbtipc_id_high",
+        options.transport_lbtipc_id_high,
+    )
+    _refuse_reversed(
         "transport_lbtrm_source_port_low",
         options.transport_lbtrm_source_port_low,
         "transport_lbtrm_source_port_high",

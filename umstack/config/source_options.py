@@ -24,11 +24,11 @@ class SourceOptions:
         Kind.CHOICE,
         um="tcp",
         ours="lbtrm",
-        choices=("lbtrm", "lbtru", "tcp"),
+        choices=("lbtrm", "lbtru", "tcp", "lbtipc"),
         reason="Reaching all receivers with one datagram is the purpose of this stack; UM files that rely on the "
         "default must set tcp.",
-        doc="Transport of the source's session: lbtrm (reliable multicast), lbtru (reliable unicast) or tcp. Also "
-        "written lbt-rm and lbt-ru.",
+        doc="Transport of the source's session: lbtrm (reliable multicast), lbtru (reliable unicast), tcp, or "
+        "lbtipc (shared memory, to receivers of the same host). Also written lbt-rm, lbt-ru and lbt-ipc.",
     )
     transport_session_name: str = option(
         Kind.TEXT,
@@ -135,6 +135,44 @@ class SourceOptions:
         maximum=2**30,
         zero="the system's default, which adapts",
         doc="Send buffer of each connection.",
+    )
+
+    # LBT-IPC
+
+    transport_lbtipc_id: int = option(
+        Kind.INTEGER,
+        um=0,
+        maximum=65535,
+        zero="one of the pool",
+        doc="Transport id of the source's LBT-IPC session. A session with an id outside the pool does not join it.",
+    )
+    transport_lbtipc_transmission_window_size_bytes: int = option(
+        Kind.BYTES,
+        um=25165824,
+        minimum=65536,
+        maximum=2**30 - 64,
+        doc="Size of the shared log, which all receivers of the session map. The minimum in effect is 131072.",
+    )
+    transport_lbtipc_behavior: str = option(
+        Kind.CHOICE,
+        um="source_paced",
+        choices=("source_paced", "receiver_paced"),
+        doc="Effect of a receiver that is slower than the source: source_paced, it loses the messages that the source "
+        "overwrites, which is reported to it; receiver_paced, it holds the source back.",
+    )
+    transport_lbtipc_sm_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=10000,
+        minimum=10,
+        maximum=3_600_000,
+        doc="How often an idle source shows its receivers that it is alive (UM-68).",
+    )
+    transport_lbtipc_maximum_receivers_per_transport: int = option(
+        Kind.INTEGER,
+        um=20,
+        minimum=1,
+        maximum=960,
+        doc="Maximum number of contexts that may attach to a session; further ones are refused.",
     )
 
     # Batching

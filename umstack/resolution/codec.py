@@ -14,6 +14,7 @@ from enum import IntEnum, IntFlag, StrEnum
 from functools import lru_cache
 
 from umstack._engine.core_address import is_ipv6
+from umstack._engine.transport_address import LbtipcAddress as LbtipcAddress
 from umstack._engine.transport_address import LbtrmAddress as LbtrmAddress
 from umstack._engine.transport_address import LbtruAddress as LbtruAddress
 from umstack._engine.transport_address import TcpAddress as TcpAddress
@@ -37,6 +38,7 @@ _TIR_HAS_OPTIONS = 0x80
 _TRANSPORT_TCP = 0x00
 _TRANSPORT_LBTRU = 0x01
 _TRANSPORT_LBTRM = 0x10
+_TRANSPORT_LBTIPC = 0x40
 _OPTION_TOTAL_LENGTH = 0
 _PACKET_OPTION_TOTAL_LENGTH = 0x80
 _OPTION_LENGTH_BYTES = 4
@@ -49,6 +51,7 @@ _TIR_FIXED = struct.Struct("!BBHI")
 _LBTRM_INFO = struct.Struct("!4s4sIHH")
 _IPV6_ADDRESSES = struct.Struct("!H16s16s")
 _NO_ADDRESS = bytes(4)
+_LBTIPC_INFO = struct.Struct("!IIH")
 _UNICAST_INFO = struct.Struct("!4sIH")
 _UNICAST_INFO_WITHOUT_SESSION = struct.Struct("!4sH")
 _REQUEST = struct.Struct("!BBH")
@@ -246,6 +249,10 @@ def _decode_transport(transport: int, info: bytes, ipv6: bytes) -> TransportAddr
         return LbtruAddress(*_decode_unicast("LBT-RU", info))
     if transport == _TRANSPORT_TCP:
         return TcpAddress(*_decode_unicast("TCP", info))
+    if transport == _TRANSPORT_LBTIPC:
+        if len(info) != _LBTIPC_INFO.size:
+            raise _MalformedDatagram(f"LBT-IPC information of {len(info)} bytes")
+        return LbtipcAddress(*_LBTIPC_INFO.unpack(info))
     return OtherTransport(transport, info)
 
 
@@ -345,6 +352,10 @@ def _encode_transport(transport: TransportAddress | OtherTransport) -> tuple[int
     """Return the type of a transport and its encoded information."""
     if isinstance(transport, OtherTransport):
         return transport.transport, transport.info
+    if isinstance(transport, LbtipcAddress):
+        return _TRANSPORT_LBTIPC, _LBTIPC_INFO.pack(
+            transport.host_id, transport.session_id, transport.transport_id
+        )
     if isinstance(transport, LbtrmAddress):
         source_ip = group = _NO_ADDRESS
         if not is_ipv6(transport.group):

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
 
-from umstack._engine.transport_address import LbtrmAddress, TransportAddress
+from umstack._engine.transport_address import LbtipcAddress, LbtrmAddress, TransportAddress
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions, WildcardReceiverOptions
 from umstack.resolution.codec import WireOption
 from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound
@@ -87,6 +87,11 @@ _PLANTED = {
     ResolutionCanary.NO_RATE_LIMIT: ContextOptions(resolver_cache_maximum_entries=_CACHE_MAXIMUM),
     ResolutionCanary.NO_CACHE_LIMIT: replace(_CONTEXT, resolver_cache_maximum_entries=2**20),
 }
+
+
+def _source_of(address: TransportAddress) -> str | int:
+    """Return the host that a session's share of the table is counted for."""
+    return address.host_id if isinstance(address, LbtipcAddress) else address.source_ip
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +161,7 @@ class _Host:
         """As um_node_evictable: the oldest idle session of the source over its share, or of all if the table is
         full."""
         idle = [(one.created_ns, known) for known, one in self.sessions.items() if not one.is_active]
-        of_source = [one for one in idle if one[1].source_ip == address.source_ip]
+        of_source = [one for one in idle if _source_of(one[1]) == _source_of(address)]
         if len(of_source) >= _IDLE_PER_SOURCE_MAXIMUM:
             self._end(min(of_source, key=lambda one: one[0])[1])
         elif len(self.sessions) >= _SESSIONS_MAXIMUM:

@@ -152,17 +152,17 @@ typedef struct um_source_transport_counters {
     uint64_t sm_first_interval;
     /* snapshot, bits: Bit mask of adaptive timers: 1 the ignore interval, 2 the first session message, 4 group reports are sent. */
     uint64_t timers_adaptive;
-    /* snapshot, receivers: LBT-RU, LBT-TCP: receivers connected now. */
+    /* snapshot, receivers: LBT-RU, LBT-TCP, LBT-IPC: receivers connected now. */
     uint64_t num_clients;
     /* snapshot, bytes: LBT-TCP: bytes waiting to be written to receivers' connections, over all receivers. */
     uint64_t bytes_buffered;
-    /* counter, receivers: LBT-RU, LBT-TCP: receivers that connected. */
+    /* counter, receivers: LBT-RU, LBT-TCP, LBT-IPC: receivers that connected. */
     uint64_t clients_connected;
-    /* counter, receivers: LBT-RU: receivers that left or acknowledged nothing for transport_lbtru_client_activity_timeout. LBT-TCP: receivers that left or whose connection failed. */
+    /* counter, receivers: LBT-RU: receivers that left or acknowledged nothing for transport_lbtru_client_activity_timeout. LBT-TCP, LBT-IPC: receivers that left or whose connection failed. */
     uint64_t clients_disconnected;
     /* counter, messages: LBT-TCP, source-paced: messages not sent to a receiver that was too slow, over all receivers. */
     uint64_t client_messages_lost;
-    /* counter, connections: LBT-TCP: connections closed because they named another session, sent invalid data or nothing, or exceeded a limit. */
+    /* counter, connections: LBT-TCP, LBT-IPC: connections closed because they named another session, sent invalid data or nothing, or exceeded a limit. */
     uint64_t connections_refused;
     /* counter, datagrams: LBT-RU: acknowledgements of new receivers refused because transport_lbtru_maximum_clients are connected. */
     uint64_t clients_refused;
@@ -325,13 +325,13 @@ typedef struct um_receiver_transport_counters {
     uint64_t naks_off;
     /* counter, datagrams: LBT-RU: connection requests sent. */
     uint64_t creqs_sent;
-    /* counter, connections: LBT-RU, LBT-TCP: connection requests that the source answered. */
+    /* counter, connections: LBT-RU, LBT-TCP, LBT-IPC: connection requests that the source answered. */
     uint64_t connects;
     /* counter, datagrams: LBT-RU: acknowledgements sent. */
     uint64_t acks_sent;
     /* counter, datagrams: LBT-RU: resets received; the source does not know this receiver, which then reconnects. */
     uint64_t resets_rcved;
-    /* counter, connections: LBT-TCP: connections to the source that were lost, or closed because they carried no valid message stream. */
+    /* counter, connections: LBT-TCP, LBT-IPC: connections to the source that were lost, or closed because they carried no valid message stream. */
     uint64_t disconnects;
     /* counter, datagrams: LBT-RU: datagrams not sent by the source because they contain no topic subscribed here (transport_source_side_filtering_behavior). */
     uint64_t dgrams_passed_over;
@@ -341,6 +341,10 @@ typedef struct um_receiver_transport_counters {
     uint64_t interests_sent;
     /* counter, messages: LBT-RU, LBT-TCP: messages of a re-subscribed topic dropped before the source reported from where it sends the whole topic. */
     uint64_t msgs_before_interest;
+    /* counter, overruns: LBT-IPC, source-paced: times the source overwrote unread messages in the shared log; loss events name the messages. */
+    uint64_t log_overruns;
+    /* counter, requests: LBT-IPC: requests to attach that the source refused: no common version, another session, or too many receivers. */
+    uint64_t attachments_refused;
 } um_receiver_transport_counters;
 
 static inline void um_receiver_transport_counters_reset(um_receiver_transport_counters *counters)

@@ -69,7 +69,8 @@ static uint32_t put(um_shared_writer *writer, uint32_t at, const uint8_t *data, 
     return advance(at, bytes, writer->capacity_bytes);
 }
 
-void um_shared_writer_append(um_shared_writer *writer, const um_part *parts, uint32_t count, uint32_t length)
+void um_shared_writer_append(um_shared_writer *writer, const um_part *parts, uint32_t count, uint32_t skip_bytes,
+                             uint32_t length)
 {
     um_debug_assert(length <= UM_SHARED_RECORD_BYTES_MAX);
     uint32_t span = um_shared_record_span(length);
@@ -78,7 +79,8 @@ void um_shared_writer_append(um_shared_writer *writer, const um_part *parts, uin
     atomic_thread_fence(memory_order_release);
     uint64_t head = length;
     uint32_t at = put(writer, writer->offset_bytes, (const uint8_t *)&head, sizeof head);
-    for (uint32_t i = 0; i < count; i++)
+    at = put(writer, at, parts[0].data + skip_bytes, parts[0].length - skip_bytes);
+    for (uint32_t i = 1; i < count; i++)
         at = put(writer, at, parts[i].data, parts[i].length);
     writer->position = begun;
     writer->offset_bytes = advance(writer->offset_bytes, span, writer->capacity_bytes);

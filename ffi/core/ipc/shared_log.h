@@ -89,9 +89,10 @@ typedef struct um_shared_writer {
 
 /* memory: footprint bytes, zeroed. */
 void um_shared_writer_init(um_shared_writer *writer, void *memory, uint32_t capacity_bytes);
-/* Appends one record made of parts of `length` bytes in total, at most UM_SHARED_RECORD_BYTES_MAX, and publishes it.
- * The caller has made sure of the space. */
-void um_shared_writer_append(um_shared_writer *writer, const um_part *parts, uint32_t count, uint32_t length);
+/* Appends one record and publishes it: `length` bytes, at most UM_SHARED_RECORD_BYTES_MAX, made of these parts without
+ * the first skip_bytes of the first one. The caller has made sure of the space. */
+void um_shared_writer_append(um_shared_writer *writer, const um_part *parts, uint32_t count, uint32_t skip_bytes,
+                             uint32_t length);
 /* Shows readers that the writer is alive. */
 void um_shared_writer_beat(um_shared_writer *writer);
 /* Marks the end of the log: nothing is appended any more. */

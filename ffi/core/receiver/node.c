@@ -264,15 +264,15 @@ uint64_t um_node_window_bytes(const um_node *node)
     return window;
 }
 
-/* A session is held while all of its queues hold. Over TCP one is enough, because its flow control, too, is one for all
- * topics of the connection. */
+/* A session is held while all of its queues hold. In a stream one is enough, because its flow control, too, is one for
+ * all topics of the connection. */
 static bool is_session_held(const um_receiver_session *session)
 {
     uint32_t holding_count = 0;
     for (uint32_t i = 0; i < session->queue_count; i++)
         holding_count += session->queues[i].queue->state == UM_QUEUE_HOLDING;
-    bool is_tcp = session->config.id.transport == UM_TRANSPORT_TCP;
-    return holding_count > 0 && (is_tcp || holding_count == session->queue_count);
+    bool is_stream = um_transport_is_stream(session->config.id.transport);
+    return holding_count > 0 && (is_stream || holding_count == session->queue_count);
 }
 
 static void review_sessions(um_node *node)

@@ -573,7 +573,7 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_packet
                           .transport_sqn = packet->sqn,
                           .datagram_bytes = length,
                           .frames = rx->frames,
-                          .is_stream = session->config.id.transport == UM_TRANSPORT_TCP};
+                          .is_stream = um_transport_is_stream(session->config.id.transport)};
     um_filter_report report;
     switch (packet->type) {
     case UM_LBTRM_DATA:

@@ -8,7 +8,9 @@ enum {
     TRANSPORT_TCP = 0x00,
     TRANSPORT_LBTRU = 0x01,
     TRANSPORT_LBTRM = 0x10,
+    TRANSPORT_LBTIPC = 0x40,
     LBTRM_BYTES = 16,
+    LBTIPC_BYTES = 10,
     UNICAST_BYTES = 10,
     UNICAST_WITHOUT_SESSION_BYTES = 6,
     OPTION_HEAD_BYTES = 2,
@@ -132,6 +134,17 @@ static bool read_unicast(const uint8_t *info, uint32_t bytes, enum um_transport 
     return true;
 }
 
+/* The source's address is the host id, in the form of an IPv4 address, and the transport id. */
+static bool read_lbtipc(const uint8_t *info, uint32_t bytes, um_session_id *session)
+{
+    if (bytes != LBTIPC_BYTES)
+        return false;
+    *session = (um_session_id){.source = um_address_of_v4(um_load_be32(info), um_load_be16(info + 8)),
+                               .session_id = um_load_be32(info + 4),
+                               .transport = UM_TRANSPORT_LBTIPC};
+    return true;
+}
+
 /* The information of unknown transports is not checked. */
 static bool read_transport(uint8_t transport, const uint8_t *info, uint32_t bytes, const uint8_t *ipv6,
                            um_lbmr_advertisement *advertisement)
@@ -147,6 +160,9 @@ static bool read_transport(uint8_t transport, const uint8_t *info, uint32_t byte
         break;
     case TRANSPORT_TCP:
         is_read = read_unicast(info, bytes, UM_TRANSPORT_TCP, session);
+        break;
+    case TRANSPORT_LBTIPC:
+        is_read = read_lbtipc(info, bytes, session);
         break;
     default:
         return true;
@@ -194,6 +210,8 @@ bool um_lbmr_check(um_lbmr_reader *reader, const uint8_t *data, uint32_t bytes)
 bool um_lbmr_is_joinable(const um_session_id *session)
 {
     um_ip source = session->source.ip, group = session->group.ip;
+    if (session->transport == UM_TRANSPORT_LBTIPC)
+        return um_ip_is_set(source) && session->session_id != 0 && session->source.port != 0;
     if (!um_ip_is_host(source) || session->source.port == 0)
         return false;
     if (session->transport != UM_TRANSPORT_LBTRM)

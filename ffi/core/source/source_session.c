@@ -39,7 +39,7 @@ static void carve(um_source_session *session, um_arena *arena, const um_source_s
 
 static uint32_t longest_datagram(enum um_transport transport)
 {
-    return transport == UM_TRANSPORT_TCP ? UM_STREAM_DATAGRAM_BYTES_MAX : UM_DATAGRAM_BYTES_MAX;
+    return um_transport_is_stream(transport) ? UM_STREAM_DATAGRAM_BYTES_MAX : UM_DATAGRAM_BYTES_MAX;
 }
 
 static um_client_map_config clients_of(const um_source_session_config *config)
@@ -121,7 +121,7 @@ void um_source_session_close(um_source_session *session)
 
 void um_source_session_set_datagram_max(um_source_session *session, uint32_t datagram_max_bytes)
 {
-    if (session->config.transport == UM_TRANSPORT_TCP)
+    if (um_transport_is_stream(session->config.transport))
         return;
     uint32_t bytes = um_datagram_size_on_path(datagram_max_bytes, session->config.datagram_max_bytes);
     um_path_mtu_set_ceiling(&session->path, bytes);
@@ -440,7 +440,7 @@ void um_source_session_snapshot(um_source_session *session)
     counters->snd_pos = (uint64_t)atomic_load(&session->sender_position);
     counters->snd_lmt = (uint64_t)session->sender_limit;
     counters->copies_filtered = session->fan_out.filtered_count;
-    counters->num_clients = session->clients.count + session->tcp_client_count;
+    counters->num_clients = session->clients.count + session->stream_client_count;
     counters->receivers_known = um_flow_counted(&session->flow);
     counters->group_receivers = um_census_receivers(&session->timing.census);
     counters->group_round_trip = (uint64_t)um_census_longest_ns(&session->timing.census);

@@ -162,7 +162,7 @@ typedef struct um_source_session {
     int64_t answers_since_ns;
     int64_t clients_due_ns;          /* next check of client timeouts */
     int64_t passed_due_ns;           /* next filter reports to clients */
-    uint32_t tcp_client_count;       /* LBT-TCP: maintained by the owner */
+    uint32_t stream_client_count;    /* LBT-TCP, LBT-IPC: maintained by the owner */
     struct um_retention *retentions; /* list for the sources that offer late join (retention.h) */
     int64_t retained_position;       /* log frames from here on are retained in place */
     int64_t indexed_position;        /* log frames before it are in the indices of the retentions */

@@ -4,10 +4,22 @@
 
 #include "core/foundation/address.h"
 
-enum um_transport { UM_TRANSPORT_LBTRM = 0, UM_TRANSPORT_LBTRU = 1, UM_TRANSPORT_TCP = 2 };
+enum um_transport {
+    UM_TRANSPORT_LBTRM = 0,
+    UM_TRANSPORT_LBTRU = 1,
+    UM_TRANSPORT_TCP = 2,
+    UM_TRANSPORT_LBTIPC = 3,
+};
+
+/* Returns true for transports that deliver messages whole and in order, so that a gap means they were not sent. */
+static inline bool um_transport_is_stream(enum um_transport transport)
+{
+    return transport == UM_TRANSPORT_TCP || transport == UM_TRANSPORT_LBTIPC;
+}
 
 typedef struct um_session_id {
-    um_address source; /* the port receives NAKs; LBT-RU: it also sends the data; TCP: it accepts connections */
+    um_address source; /* the port receives NAKs; LBT-RU: it also sends the data; TCP: it accepts connections; LBT-IPC:
+                          the host id and the transport id */
     um_address group;  /* LBT-RM: multicast group and destination port; else zero */
     uint32_t session_id;
     enum um_transport transport;

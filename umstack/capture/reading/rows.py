@@ -14,6 +14,7 @@ from umstack._core import ffi, lib
 from umstack.capture.reading.schema import LBTRM, LBTRU, LBTTCP, arrow, message_type, schema
 from umstack.recovery.codec import endpoint_of
 from umstack.resolution.codec import (
+    LbtipcAddress,
     LbtrmAddress,
     LbtruAddress,
     OtherTransport,
@@ -274,7 +275,7 @@ class PacketRows:
                     "request_port": None if offered is None else offered.port,
                 }
                 for one in datagram.advertisements
-                if not isinstance(one.transport, OtherTransport)
+                if not isinstance(one.transport, (OtherTransport, LbtipcAddress))  # neither is in a capture
                 for offered in (endpoint_of(one.options),)
             ]
             if advertised:

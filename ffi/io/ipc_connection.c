@@ -1,0 +1,375 @@
+#include "io/ipc_connection.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "io/ipc_socket.h"
+#include "os/clock.h"
+#include "os/memory.h"
+
+enum {
+    STREAM_BYTES = 192 * 1024, /* holds a record behind an incomplete message of the longest length */
+    FILLS_PER_CALL = 16,
+    CONTROLS_PER_CHECK = 4,
+    BACK_OFF_MAX = 8, /* times the first interval between attempts */
+    LIFE_CHECKS = 4,  /* per activity timeout */
+};
+_Static_assert((uint32_t)STREAM_BYTES >= (uint32_t)UM_LBMC_MESSAGE_BYTES_MAX + UM_SHARED_RECORD_BYTES_MAX,
+               "a record always fits behind an incomplete message");
+static const int64_t INTERVAL_NS = 100000000;
+static const int64_t GREETING_NS = INT64_C(5000000000);
+static const int64_t CHECK_NS = 10000000; /* how often a thread that polls reads the socket */
+
+int um_ipc_connection_open(um_ipc_connection *connection, um_reactor *reactor, um_node *node,
+                           um_receiver_session *session, uint32_t index, uint32_t *changes, um_link_counters *counters)
+{
+    *connection = (um_ipc_connection){.reactor = reactor,
+                                      .node = node,
+                                      .session = session,
+                                      .counters = counters,
+                                      .changes = changes,
+                                      .index = index,
+                                      .fd = -1,
+                                      .is_reported = true,
+                                      .interval_ns = INTERVAL_NS,
+                                      .alive_ns = session->created_ns,
+                                      .log = {.fd = -1},
+                                      .page = {.fd = -1},
+                                      .memory = um_map(STREAM_BYTES)};
+    if (connection->memory == NULL)
+        return -ENOMEM;
+    um_message_stream_init(&connection->stream, connection->memory, STREAM_BYTES, UM_LBMC_MESSAGE_BYTES_MAX);
+    return 0;
+}
+
+/* Shuts the socket down first, for a thread that waits for the descriptor and would keep the socket open. */
+static void close_socket(um_ipc_connection *connection)
+{
+    if (connection->fd < 0)
+        return;
+    shutdown(connection->fd, SHUT_RDWR);
+    close(connection->fd);
+    connection->fd = -1;
+    connection->is_armed = false;
+    ++*connection->changes;
+}
+
+static void detach(um_ipc_connection *connection)
+{
+    close_socket(connection);
+    um_segment_close(&connection->log);
+    um_segment_close(&connection->page);
+    um_message_stream_restart(&connection->stream);
+}
+
+void um_ipc_connection_close(um_ipc_connection *connection)
+{
+    detach(connection);
+    um_unmap(connection->memory, STREAM_BYTES);
+    connection->memory = NULL;
+    connection->state = UM_IPC_ENDED;
+}
+
+static void watch(um_ipc_connection *connection)
+{
+    if (connection->is_reported)
+        um_reactor_watch_again(connection->reactor, connection->fd, UM_WATCH_GROUP, connection->index);
+    else
+        um_reactor_unwatch(connection->reactor, connection->fd, UM_WATCH_GROUP, connection->index);
+}
+
+void um_ipc_connection_report(um_ipc_connection *connection, bool is_reported)
+{
+    connection->is_reported = is_reported;
+    if (connection->fd >= 0)
+        watch(connection);
+}
+
+/* ---- the life of a connection ---- */
+
+static void end(um_ipc_connection *connection, int64_t now_ns)
+{
+    detach(connection);
+    connection->state = UM_IPC_ENDED;
+    um_receiver_session_end(connection->session, now_ns);
+}
+
+/* Handles a lost or failed attachment: the next attempt follows, unless it is too late for one. */
+static void lose(um_ipc_connection *connection, int64_t now_ns)
+{
+    detach(connection);
+    if (now_ns - connection->alive_ns >= connection->session->config.connection_timeout_ns) {
+        end(connection, now_ns);
+        return;
+    }
+    connection->state = UM_IPC_WAITING;
+    connection->due_ns = now_ns + um_random_backoff_ns(&connection->session->random, connection->interval_ns);
+    if (connection->interval_ns < BACK_OFF_MAX * INTERVAL_NS)
+        connection->interval_ns *= 2;
+    um_reactor_wake_by(connection->reactor, connection->due_ns); /* in case a leading reader found the loss */
+}
+
+static void on_broken(um_ipc_connection *connection, enum um_dgram_status reason, int64_t now_ns)
+{
+    um_receiver_session_drop(connection->session, reason);
+    UM_COUNT(connection->session->counters.disconnects, 1);
+    lose(connection, now_ns);
+}
+
+static void attach(um_ipc_connection *connection, int64_t now_ns)
+{
+    const um_session_id *id = &connection->session->config.id;
+    int fd = um_ipc_connect(id->session_id, id->source.port);
+    if (fd == -ECONNREFUSED) { /* the source ended or died: its socket exists as long as it does */
+        end(connection, now_ns);
+        return;
+    }
+    um_ipc_control hello = um_ipc_control_make(UM_IPC_HELLO, id->session_id);
+    connection->fd = fd >= 0 ? fd : -1;
+    if (fd < 0 || um_ipc_send(fd, &hello, NULL) != 0 ||
+        um_reactor_watch(connection->reactor, fd, UM_WATCH_GROUP, connection->index) != 0) {
+        lose(connection, now_ns);
+        return;
+    }
+    watch(connection);
+    connection->state = UM_IPC_GREETING;
+    connection->due_ns = now_ns + GREETING_NS;
+}
+
+static void note_life(um_ipc_connection *connection, int64_t now_ns)
+{
+    connection->alive_ns = now_ns;
+    connection->seen_end = connection->reader.end_position;
+    connection->seen_heartbeat = um_shared_reader_heartbeat(&connection->reader);
+    connection->due_ns = now_ns + connection->session->config.connection_timeout_ns / LIFE_CHECKS;
+}
+
+/* Maps the segments of a WELCOME. Returns false if they differ from what the message announces. */
+static bool map_log(um_ipc_connection *connection, const um_ipc_control *welcome, const int *fds)
+{
+    size_t bytes = um_shared_log_footprint(welcome->capacity_bytes);
+    int log = um_segment_attach(&connection->log, fds[0], bytes, false);
+    int page = um_segment_attach(&connection->page, fds[1], UM_SHARED_READER_BYTES, true);
+    return log == 0 && page == 0 && bytes != 0 &&
+           um_shared_reader_init(&connection->reader, connection->log.memory, connection->page.memory,
+                                 welcome->capacity_bytes, welcome->position, welcome->is_source_paced != 0);
+}
+
+static void on_welcome(um_ipc_connection *connection, const um_ipc_control *welcome, const int *fds, int64_t now_ns)
+{
+    bool is_mapped = map_log(connection, welcome, fds);
+    if (!is_mapped || um_ipc_common_version(welcome) == 0 ||
+        welcome->session_id != connection->session->config.id.session_id) {
+        on_broken(connection, UM_DGRAM_VERSION, now_ns);
+        return;
+    }
+    connection->state = UM_IPC_ATTACHED;
+    connection->interval_ns = INTERVAL_NS;
+    connection->is_armed = false;
+    UM_COUNT(connection->session->counters.connects, 1);
+    note_life(connection, now_ns);
+    um_reactor_wake_by(connection->reactor, connection->due_ns);
+    ++*connection->changes;
+}
+
+static void on_refused(um_ipc_connection *connection, const um_ipc_control *refused, int64_t now_ns)
+{
+    UM_COUNT(connection->session->counters.attachments_refused, 1);
+    if (refused->reason == UM_IPC_REASON_SESSION)
+        end(connection, now_ns);
+    else
+        lose(connection, now_ns);
+}
+
+static void close_descriptors(const int *fds)
+{
+    for (int i = 0; i < UM_IPC_DESCRIPTORS; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+}
+
+/* Reads the control socket. */
+static void read_control(um_ipc_connection *connection, int64_t now_ns)
+{
+    connection->checked_ns = now_ns;
+    for (int i = 0; i < CONTROLS_PER_CHECK && connection->fd >= 0; i++) {
+        um_ipc_control message;
+        int fds[UM_IPC_DESCRIPTORS];
+        bool is_greeting = connection->state == UM_IPC_GREETING;
+        int got = um_ipc_receive(connection->fd, &message, is_greeting ? fds : NULL);
+        UM_COUNT(connection->counters->syscalls, 1);
+        if (got == -EAGAIN)
+            return;
+        if (got == 1 && is_greeting && message.kind == UM_IPC_WELCOME) {
+            on_welcome(connection, &message, fds, now_ns);
+            continue;
+        }
+        if (is_greeting)
+            close_descriptors(fds);
+        if (got == 1 && is_greeting && message.kind == UM_IPC_REFUSED)
+            on_refused(connection, &message, now_ns);
+        else if (is_greeting)
+            lose(connection, now_ns);
+        else if (got != 1 || message.kind != UM_IPC_WAKE) {
+            close_socket(connection);
+            connection->state = UM_IPC_DRAINING;
+        }
+    }
+}
+
+/* The log of a source that closed its socket has been read to its end. */
+static void on_drained(um_ipc_connection *connection, int64_t now_ns)
+{
+    if (um_shared_reader_has_ended(&connection->reader)) {
+        end(connection, now_ns);
+        return;
+    }
+    UM_COUNT(connection->session->counters.disconnects, 1);
+    lose(connection, now_ns);
+    if (connection->state == UM_IPC_WAITING)
+        attach(connection, now_ns); /* refused if the source has died: its session ends now */
+}
+
+/* ---- receiving ---- */
+
+/* Delivers the next datagram of the session, in order: records have no numbers. */
+static void deliver(um_ipc_connection *connection, const uint8_t *messages, uint32_t length, int64_t received_ns,
+                    int64_t now_ns)
+{
+    um_receiver_session *session = connection->session;
+    um_packet packet = {.type = UM_LBTRM_DATA,
+                        .session_id = session->config.id.session_id,
+                        .sqn = session->next_sqn,
+                        .trail = session->next_sqn,
+                        .body = messages,
+                        .body_length = length};
+    um_rx rx = {.data = messages, .length = length, .from = session->config.id.source, .received_ns = received_ns};
+    UM_COUNT(connection->counters->datagrams_received, 1);
+    um_receiver_session_on_packet(session, &packet, &rx, messages, length, now_ns);
+}
+
+/* Copies records into the stream's memory until it is full or the log is empty. Returns false if the log is broken. */
+static bool fill(um_ipc_connection *connection)
+{
+    uint32_t space, length, bytes = 0;
+    uint8_t *into = um_message_stream_space(&connection->stream, &space);
+    enum um_shared_read read = UM_SHARED_RECORD;
+    while (space - bytes >= UM_SHARED_RECORD_BYTES_MAX && read != UM_SHARED_EMPTY) {
+        read = um_shared_reader_next(&connection->reader, into + bytes, &length);
+        if (read == UM_SHARED_RECORD)
+            bytes += length;
+        else if (read == UM_SHARED_BROKEN)
+            break;
+        UM_COUNT(connection->session->counters.log_overruns, read == UM_SHARED_OVERRUN);
+    }
+    um_message_stream_add(&connection->stream, bytes);
+    UM_COUNT(connection->counters->bytes_received, bytes);
+    if (um_shared_reader_release(&connection->reader) && connection->fd >= 0) {
+        um_ipc_control wake = um_ipc_control_make(UM_IPC_WAKE, connection->session->config.id.session_id);
+        um_ipc_send(connection->fd, &wake, NULL); /* a source that cannot take it polls our position */
+        UM_COUNT(connection->counters->syscalls, 1);
+    }
+    return read != UM_SHARED_BROKEN;
+}
+
+/* Delivers whole messages. Returns false if reading must stop: a queue is full, or the connection has ended. */
+static bool deliver_stream(um_ipc_connection *connection, int64_t received_ns, int64_t now_ns, int *delivered)
+{
+    uint32_t run_max = connection->session->store->small.bytes, length;
+    const uint8_t *data;
+    while (!um_message_stream_is_empty(&connection->stream)) {
+        um_node_review_queues(connection->node, now_ns);
+        if (connection->session->is_held)
+            return false;
+        switch (um_message_stream_next(&connection->stream, run_max, &data, &length)) {
+        case UM_STREAM_MESSAGES:
+            deliver(connection, data, length, received_ns, now_ns);
+            ++*delivered;
+            break;
+        case UM_STREAM_CONTROL: /* of a later version */
+            break;
+        case UM_STREAM_END:
+            end(connection, now_ns);
+            return false;
+        case UM_STREAM_MORE: /* a record consists of whole messages */
+        case UM_STREAM_BROKEN:
+            on_broken(connection, connection->stream.broken_by, now_ns);
+            return false;
+        }
+        if (connection->session->has_ended)
+            return false;
+    }
+    return true;
+}
+
+static bool is_reading(const um_ipc_connection *connection)
+{
+    return connection->state == UM_IPC_ATTACHED || connection->state == UM_IPC_DRAINING;
+}
+
+int um_ipc_connection_receive(um_ipc_connection *connection, int64_t now_ns, bool *more)
+{
+    int delivered = 0;
+    *more = false;
+    if (connection->is_armed)
+        um_shared_reader_end_sleep(&connection->reader);
+    if (connection->fd >= 0 &&
+        (connection->is_armed || connection->state == UM_IPC_GREETING || now_ns - connection->checked_ns >= CHECK_NS))
+        read_control(connection, now_ns);
+    connection->is_armed = false;
+    for (int i = 0; i < FILLS_PER_CALL && is_reading(connection); i++) {
+        if (!deliver_stream(connection, um_clock_wall_ns(), now_ns, &delivered))
+            return delivered;
+        if (!um_shared_reader_has_more(&connection->reader)) {
+            if (connection->state == UM_IPC_DRAINING)
+                on_drained(connection, now_ns);
+            return delivered;
+        }
+        if (!fill(connection)) {
+            on_broken(connection, UM_DGRAM_SIZE, now_ns);
+            return delivered;
+        }
+    }
+    *more = is_reading(connection);
+    return delivered;
+}
+
+bool um_ipc_connection_arm(um_ipc_connection *connection)
+{
+    if (!is_reading(connection) || connection->session->is_held)
+        return true;
+    if (connection->state == UM_IPC_DRAINING || !um_message_stream_is_empty(&connection->stream))
+        return false;
+    connection->is_armed = um_shared_reader_begin_sleep(&connection->reader);
+    return connection->is_armed;
+}
+
+/* ---- timers ---- */
+
+static void check_life(um_ipc_connection *connection, int64_t now_ns)
+{
+    bool has_moved = um_shared_reader_has_more(&connection->reader) ||
+                     connection->reader.end_position != connection->seen_end ||
+                     um_shared_reader_heartbeat(&connection->reader) != connection->seen_heartbeat;
+    int64_t timeout_ns = connection->session->config.connection_timeout_ns;
+    if (has_moved)
+        note_life(connection, now_ns);
+    else if (now_ns - connection->alive_ns >= timeout_ns)
+        end(connection, now_ns);
+    else
+        connection->due_ns = now_ns + timeout_ns / LIFE_CHECKS;
+}
+
+int64_t um_ipc_connection_tick(um_ipc_connection *connection, int64_t now_ns)
+{
+    if (now_ns >= connection->due_ns) {
+        if (connection->state == UM_IPC_WAITING)
+            attach(connection, now_ns);
+        else if (connection->state == UM_IPC_GREETING)
+            lose(connection, now_ns);
+        else if (connection->state == UM_IPC_ATTACHED)
+            check_life(connection, now_ns);
+    }
+    bool has_timer = connection->state != UM_IPC_ENDED && connection->state != UM_IPC_DRAINING;
+    return has_timer ? connection->due_ns : UM_NEVER_NS;
+}

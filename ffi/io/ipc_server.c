@@ -1,0 +1,325 @@
+#include "io/ipc_server.h"
+
+#include <unistd.h>
+
+#include "io/ipc_socket.h"
+#include "os/clock.h"
+#include "os/lock.h"
+
+enum {
+    GREETINGS_MAX = 64,
+    ACCEPTS_PER_EVENT = 64,
+    READS_PER_EVENT = 4,
+    DRAIN_STEP_NS = 2000000,
+};
+static const int64_t GREETING_NS = INT64_C(5000000000);
+static const int64_t ACCEPT_AGAIN_NS = 100000000;
+static const int64_t WAITED_CHECK_NS = 50000000; /* how often the position of a receiver that blocks is read */
+
+/* The index in the epoll set: the session's, and the client's or UM_IPC_LISTENER. */
+static uint32_t watch_index(const um_ipc_server *server, uint32_t client)
+{
+    return server->index << 16 | client;
+}
+
+/* ---- opening ---- */
+
+int um_ipc_server_open(um_ipc_server *server, um_reactor *reactor, um_source_session *session, uint32_t session_id,
+                       uint32_t index, const um_ipc_source_config *config)
+{
+    *server = (um_ipc_server){.config = *config,
+                              .reactor = reactor,
+                              .session = session,
+                              .session_id = session_id,
+                              .index = index,
+                              .listen_fd = -1};
+    reactor->error_step = "shared memory";
+    int result = um_ipc_fan_out_open(&server->fan_out, session, config->is_source_paced, config->capacity_bytes);
+    if (result != 0)
+        return result;
+    reactor->error_step = "listening";
+    result = um_ipc_listen(session_id, config->transport_id);
+    if (result >= 0) {
+        server->listen_fd = result;
+        result = um_reactor_watch(reactor, server->listen_fd, UM_WATCH_STREAM, watch_index(server, UM_IPC_LISTENER));
+    }
+    if (result != 0) {
+        if (server->listen_fd >= 0)
+            close(server->listen_fd);
+        um_ipc_fan_out_close(&server->fan_out);
+    }
+    return result;
+}
+
+/* ---- accepting and closing clients ---- */
+
+/* Closes a client, and reports it if it had joined. */
+static void drop(um_ipc_server *server, um_ipc_client *client)
+{
+    um_source_session *session = server->session;
+    bool had_joined = client->state == UM_IPC_CLIENT_JOINED;
+    um_address address = client->address;
+    UM_COUNT(session->counters.connections_refused, !had_joined || client->has_failed);
+    server->greeting_count -= !had_joined;
+    um_ipc_fan_out_leave(&server->fan_out, client);
+    if (!had_joined)
+        return;
+    UM_COUNT(session->counters.clients_disconnected, 1);
+    um_source_events_add(&session->events, UM_SOURCE_CLIENT_DISCONNECTED, address, server->fan_out.joined_count);
+}
+
+static um_ipc_client *free_place(um_ipc_server *server)
+{
+    um_ipc_fan_out *fan_out = &server->fan_out;
+    for (uint32_t i = 0; i < UM_IPC_CLIENTS_MAX; i++) {
+        if (fan_out->clients[i].state != UM_IPC_CLIENT_NONE)
+            continue;
+        if (i >= fan_out->client_limit)
+            fan_out->client_limit = i + 1;
+        return &fan_out->clients[i];
+    }
+    return NULL;
+}
+
+/* Gives up the peer that has not said HELLO for longest. */
+static void displace_greeting(um_ipc_server *server)
+{
+    um_ipc_client *oldest = NULL;
+    for (uint32_t i = 0; i < server->fan_out.client_limit; i++) {
+        um_ipc_client *client = &server->fan_out.clients[i];
+        if (client->state == UM_IPC_CLIENT_GREETING && (oldest == NULL || client->since_ns < oldest->since_ns))
+            oldest = client;
+    }
+    if (oldest != NULL)
+        drop(server, oldest);
+}
+
+static int service_client(um_ipc_server *server, um_ipc_client *client, int64_t now_ns);
+
+/* Takes a connection; its HELLO, if it is there already, is answered at once. */
+static void accept_one(um_ipc_server *server, int fd, uint32_t process_id, int64_t now_ns)
+{
+    if (server->greeting_count >= GREETINGS_MAX)
+        displace_greeting(server);
+    um_ipc_client *client = free_place(server);
+    if (client == NULL) {
+        UM_COUNT(server->session->counters.connections_refused, 1);
+        close(fd);
+        return;
+    }
+    *client = (um_ipc_client){.state = UM_IPC_CLIENT_GREETING,
+                              .fd = fd,
+                              .address = um_address_of_v4(process_id, server->accepted_count++),
+                              .since_ns = now_ns,
+                              .page = {.fd = -1}};
+    server->greeting_count++;
+    uint32_t number = (uint32_t)(client - server->fan_out.clients);
+    if (um_reactor_watch_stream(server->reactor, fd, UM_WATCH_STREAM, watch_index(server, number)) != 0)
+        drop(server, client);
+    else
+        service_client(server, client, now_ns);
+}
+
+static int accept_clients(um_ipc_server *server, int64_t now_ns)
+{
+    int accepted = 0;
+    for (; accepted < ACCEPTS_PER_EVENT && now_ns >= server->accept_again_ns; accepted++) {
+        uint32_t process_id;
+        int fd = um_ipc_accept(server->listen_fd, &process_id);
+        if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM) { /* would be reported until accepted */
+            UM_COUNT(server->session->counters.connections_refused, 1);
+            server->accept_again_ns = now_ns + ACCEPT_AGAIN_NS;
+            um_reactor_unwatch(server->reactor, server->listen_fd, UM_WATCH_STREAM,
+                               watch_index(server, UM_IPC_LISTENER));
+        }
+        if (fd < 0)
+            break;
+        accept_one(server, fd, process_id, now_ns);
+    }
+    return accepted;
+}
+
+/* ---- messages from clients ---- */
+
+static void refuse(um_ipc_server *server, um_ipc_client *client, enum um_ipc_reason reason)
+{
+    um_ipc_control refused = um_ipc_control_make(UM_IPC_REFUSED, server->session_id);
+    refused.reason = (uint16_t)reason;
+    um_ipc_send(client->fd, &refused, NULL);
+    drop(server, client);
+}
+
+static void join(um_ipc_server *server, um_ipc_client *client, const um_ipc_control *hello)
+{
+    um_ipc_fan_out *fan_out = &server->fan_out;
+    enum um_ipc_reason reason =
+        um_ipc_judge_hello(hello, server->session_id, fan_out->joined_count, server->config.receivers_max);
+    if (reason == UM_IPC_REASON_NONE && um_ipc_fan_out_join(fan_out, client) != 0)
+        reason = UM_IPC_REASON_MEMORY;
+    if (reason != UM_IPC_REASON_NONE) {
+        refuse(server, client, reason);
+        return;
+    }
+    server->greeting_count--;
+    um_ipc_control welcome = um_ipc_control_make(UM_IPC_WELCOME, server->session_id);
+    welcome.version_low = welcome.version_high = um_ipc_common_version(hello);
+    welcome.capacity_bytes = fan_out->writer.capacity_bytes;
+    welcome.is_source_paced = fan_out->is_source_paced;
+    welcome.position = fan_out->writer.position;
+    int fds[UM_IPC_DESCRIPTORS] = {fan_out->log.fd, client->page.fd};
+    client->has_failed = um_ipc_send(client->fd, &welcome, fds) != 0;
+    um_segment_close_descriptor(&client->page);
+    UM_COUNT(server->session->counters.clients_connected, 1);
+    um_source_events_add(&server->session->events, UM_SOURCE_CLIENT_CONNECTED, client->address, fan_out->joined_count);
+    if (client->has_failed)
+        drop(server, client);
+}
+
+/* Returns true if the message was one that the client may send now. */
+static bool on_message(um_ipc_server *server, um_ipc_client *client, const um_ipc_control *message)
+{
+    if (client->state == UM_IPC_CLIENT_GREETING && message->kind == UM_IPC_HELLO) {
+        join(server, client, message);
+        return true;
+    }
+    return client->state == UM_IPC_CLIENT_JOINED && message->kind == UM_IPC_WAKE;
+}
+
+/* Reads the client's messages and its position. Returns how many messages; closes a client that has ended or failed. */
+static int service_client(um_ipc_server *server, um_ipc_client *client, int64_t now_ns)
+{
+    int handled = 0;
+    for (; handled < READS_PER_EVENT && client->state != UM_IPC_CLIENT_NONE && !client->has_failed; handled++) {
+        um_ipc_control message;
+        int got = um_ipc_receive(client->fd, &message, NULL);
+        if (got == -EAGAIN)
+            break;
+        if (got == 1 && on_message(server, client, &message))
+            continue;
+        if (got != 0) /* it broke the rules; else it has closed its socket, or died */
+            client->has_failed = true;
+        drop(server, client);
+        return handled + 1;
+    }
+    if (client->state == UM_IPC_CLIENT_NONE)
+        return handled;
+    if (handled == READS_PER_EVENT) {
+        uint32_t number = (uint32_t)(client - server->fan_out.clients);
+        um_reactor_watch_stream_again(server->reactor, client->fd, UM_WATCH_STREAM, watch_index(server, number));
+    }
+    if (client->state == UM_IPC_CLIENT_JOINED)
+        handled += um_ipc_fan_out_update(&server->fan_out, client, now_ns) && client->is_waited_for;
+    if (client->has_failed)
+        drop(server, client);
+    return handled;
+}
+
+/* ---- called by the loop ---- */
+
+int um_ipc_server_on_event(um_ipc_server *server, uint32_t client, int64_t now_ns)
+{
+    if (!um_lock_try(&server->session->sender_lock)) {
+        server->is_due = true;
+        return UM_IPC_SERVER_BUSY;
+    }
+    int handled = 0;
+    if (client == UM_IPC_LISTENER)
+        handled = accept_clients(server, now_ns);
+    else if (client < server->fan_out.client_limit && server->fan_out.clients[client].state != UM_IPC_CLIENT_NONE)
+        handled = service_client(server, &server->fan_out.clients[client], now_ns);
+    um_lock_release(&server->session->sender_lock);
+    return handled;
+}
+
+/* Closes a receiver that has held the session for the stall timeout, and a peer that never said HELLO. Returns when the
+ * client is to be checked again. */
+static int64_t check_overdue(um_ipc_server *server, um_ipc_client *client, int64_t now_ns)
+{
+    um_source_session *session = server->session;
+    int64_t stall_ns = server->config.stall_timeout_ns;
+    if (client->state == UM_IPC_CLIENT_GREETING) {
+        if (now_ns - client->since_ns < GREETING_NS)
+            return client->since_ns + GREETING_NS;
+        drop(server, client);
+        return UM_NEVER_NS;
+    }
+    if (client->state != UM_IPC_CLIENT_JOINED || !client->is_waited_for)
+        return UM_NEVER_NS;
+    if (stall_ns == 0 || now_ns - client->since_ns < stall_ns)
+        return now_ns + WAITED_CHECK_NS;
+    UM_COUNT(session->counters.receivers_stalled, 1);
+    um_source_events_add(&session->events, UM_SOURCE_RECEIVER_STALLED, client->address,
+                         (uint64_t)(now_ns - client->since_ns));
+    drop(server, client);
+    return now_ns;
+}
+
+/* Sends the session message if that is due. Returns when the next one is. */
+static int64_t beat(um_ipc_server *server, int64_t now_ns)
+{
+    um_shared_writer *writer = &server->fan_out.writer;
+    if (now_ns < server->beat_due_ns)
+        return server->beat_due_ns;
+    if (writer->position == server->beat_position) {
+        um_shared_writer_beat(writer);
+        UM_COUNT(server->session->counters.session_messages_sent, 1);
+    }
+    server->beat_position = writer->position;
+    server->beat_due_ns = now_ns + server->config.sm_interval_ns;
+    return server->beat_due_ns;
+}
+
+int um_ipc_server_service(um_ipc_server *server, int64_t now_ns, int64_t *due_ns)
+{
+    if (!um_lock_try(&server->session->sender_lock)) {
+        *due_ns = now_ns;
+        return UM_IPC_SERVER_BUSY;
+    }
+    bool was_due = server->is_due;
+    int handled = was_due ? accept_clients(server, now_ns) : 0;
+    server->is_due = false;
+    *due_ns = beat(server, now_ns);
+    for (uint32_t i = 0; i < server->fan_out.client_limit; i++) {
+        um_ipc_client *client = &server->fan_out.clients[i];
+        if (client->state != UM_IPC_CLIENT_NONE && (was_due || client->has_failed || client->is_waited_for))
+            handled += service_client(server, client, now_ns);
+        bool was_joined = client->state == UM_IPC_CLIENT_JOINED;
+        *due_ns = um_earliest_ns(*due_ns, check_overdue(server, client, now_ns));
+        handled += was_joined && client->state == UM_IPC_CLIENT_NONE;
+    }
+    if (server->accept_again_ns != 0 && now_ns >= server->accept_again_ns) {
+        server->accept_again_ns = 0;
+        um_reactor_watch_again(server->reactor, server->listen_fd, UM_WATCH_STREAM,
+                               watch_index(server, UM_IPC_LISTENER));
+    } else if (server->accept_again_ns != 0) {
+        *due_ns = um_earliest_ns(*due_ns, server->accept_again_ns);
+    }
+    um_lock_release(&server->session->sender_lock);
+    return handled;
+}
+
+/* ---- closing ---- */
+
+void um_ipc_server_drain(um_ipc_server *server, int64_t at_most_ns)
+{
+    um_source_session *session = server->session;
+    int64_t end_ns = um_clock_ns() + at_most_ns;
+    for (int64_t now_ns = um_clock_ns(); now_ns < end_ns; now_ns = um_clock_ns()) {
+        um_lock_acquire(&session->sender_lock);
+        um_source_session_send(session, now_ns, UM_SEND_BATCH_MAX);
+        bool is_empty = atomic_load(&session->sender_position) >= atomic_load(&session->flush_limit);
+        um_lock_release(&session->sender_lock);
+        if (is_empty)
+            return;
+        struct timespec step = {0, DRAIN_STEP_NS};
+        nanosleep(&step, NULL);
+    }
+}
+
+void um_ipc_server_close(um_ipc_server *server)
+{
+    um_ipc_fan_out_close(&server->fan_out);
+    if (server->listen_fd >= 0)
+        close(server->listen_fd);
+    server->listen_fd = -1;
+}

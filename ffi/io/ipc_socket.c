@@ -1,0 +1,119 @@
+#include "io/ipc_socket.h"
+
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { BACKLOG = 128 };
+
+/* Stores the abstract address of a session, named as in Ultra Messaging (UX-12). Returns its length. */
+static socklen_t name_of(struct sockaddr_un *address, uint32_t session_id, uint16_t transport_id)
+{
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    int length = snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "umstack/LBTIPC_%x_%u",
+                          (unsigned)session_id, (unsigned)transport_id);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+}
+
+static int open_socket(void)
+{
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return fd < 0 ? -errno : fd;
+}
+
+/* Returns fd, or closes it and returns -errno. */
+static int checked(int fd, int result)
+{
+    if (result == 0)
+        return fd;
+    int error = -errno;
+    close(fd);
+    return error;
+}
+
+int um_ipc_listen(uint32_t session_id, uint16_t transport_id)
+{
+    struct sockaddr_un address;
+    socklen_t length = name_of(&address, session_id, transport_id);
+    int fd = open_socket();
+    if (fd < 0)
+        return fd;
+    fd = checked(fd, bind(fd, (struct sockaddr *)&address, length));
+    return fd < 0 ? fd : checked(fd, listen(fd, BACKLOG));
+}
+
+int um_ipc_accept(int listen_fd, uint32_t *process_id)
+{
+    struct ucred peer = {0};
+    socklen_t length = sizeof peer;
+    int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0)
+        return -errno;
+    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length);
+    *process_id = (uint32_t)peer.pid;
+    return fd;
+}
+
+int um_ipc_connect(uint32_t session_id, uint16_t transport_id)
+{
+    struct sockaddr_un address;
+    socklen_t length = name_of(&address, session_id, transport_id);
+    int fd = open_socket();
+    return fd < 0 ? fd : checked(fd, connect(fd, (struct sockaddr *)&address, length));
+}
+
+/* Space for the control message that carries descriptors. */
+typedef union descriptors {
+    char bytes[CMSG_SPACE(sizeof(int) * UM_IPC_DESCRIPTORS)];
+    struct cmsghdr align;
+} descriptors;
+
+int um_ipc_send(int fd, const um_ipc_control *message, const int *fds)
+{
+    descriptors space = {{0}};
+    struct iovec vector = {(void *)(uintptr_t)message, sizeof *message};
+    struct msghdr out = {.msg_iov = &vector, .msg_iovlen = 1};
+    if (fds != NULL) {
+        out.msg_control = &space;
+        out.msg_controllen = sizeof space;
+        struct cmsghdr *control = CMSG_FIRSTHDR(&out);
+        control->cmsg_level = SOL_SOCKET;
+        control->cmsg_type = SCM_RIGHTS;
+        control->cmsg_len = CMSG_LEN(sizeof(int) * UM_IPC_DESCRIPTORS);
+        memcpy(CMSG_DATA(control), fds, sizeof(int) * UM_IPC_DESCRIPTORS);
+    }
+    return sendmsg(fd, &out, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof *message ? 0 : -errno;
+}
+
+/* Takes the descriptors that came with a message; more than the space for them holds were closed by the kernel. */
+static void take_descriptors(struct msghdr *in, int *fds)
+{
+    struct cmsghdr *control = CMSG_FIRSTHDR(in);
+    if (control == NULL || control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS)
+        return;
+    size_t bytes = control->cmsg_len - CMSG_LEN(0);
+    memcpy(fds, CMSG_DATA(control),
+           bytes < sizeof(int) * UM_IPC_DESCRIPTORS ? bytes : sizeof(int) * UM_IPC_DESCRIPTORS);
+}
+
+int um_ipc_receive(int fd, um_ipc_control *message, int *fds)
+{
+    uint8_t bytes[UM_IPC_CONTROL_BYTES + 1];
+    descriptors space;
+    struct iovec vector = {bytes, sizeof bytes};
+    struct msghdr in = {.msg_iov = &vector, .msg_iovlen = 1};
+    if (fds != NULL) {
+        fds[0] = fds[1] = -1;
+        in.msg_control = &space;
+        in.msg_controllen = sizeof space;
+    }
+    ssize_t got = recvmsg(fd, &in, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got < 0)
+        return errno == EINTR ? -EAGAIN : -errno;
+    if (fds != NULL)
+        take_descriptors(&in, fds);
+    if (got == 0)
+        return 0;
+    return um_ipc_control_decode(bytes, (size_t)got, message) ? 1 : -EPROTO;
+}

@@ -1,0 +1,28 @@
+/* The control sockets of LBT-IPC (core/ipc/ipc_control.h): SOCK_SEQPACKET sockets with a name in the network
+ * namespace's abstract name space, which needs no directory and leaves nothing behind. Internal to ffi/io.
+ *
+ * Every call is non-blocking by itself (MSG_DONTWAIT): a peer that shares no open file description with us cannot make
+ * one wait. Threads: any. Errors: negative errno.
+ */
+#ifndef UM_IO_IPC_SOCKET_H
+#define UM_IO_IPC_SOCKET_H
+
+#include "core/ipc/ipc_control.h"
+
+enum { UM_IPC_DESCRIPTORS = 2 }; /* of a WELCOME: the log segment, the receiver's page */
+
+/* Listens for the receivers of a session. -EADDRINUSE if another process does. */
+int um_ipc_listen(uint32_t session_id, uint16_t transport_id);
+/* Returns the next connection, or -EAGAIN; stores the process id of the peer. */
+int um_ipc_accept(int listen_fd, uint32_t *process_id);
+/* Connects to the source of a session. -ECONNREFUSED: no process listens; -EAGAIN: try again later. */
+int um_ipc_connect(uint32_t session_id, uint16_t transport_id);
+
+/* Sends one message, with UM_IPC_DESCRIPTORS descriptors unless fds is NULL. 0, or -EAGAIN or another -errno. */
+int um_ipc_send(int fd, const um_ipc_control *message, const int *fds);
+/* Receives one message. 1; 0: the peer closed; -EAGAIN: none; -EPROTO: no message of the protocol; or another -errno.
+ * fds: stores the descriptors of a WELCOME, which the caller then owns, and -1 where there is none; NULL: descriptors
+ * are refused by the kernel. */
+int um_ipc_receive(int fd, um_ipc_control *message, int *fds);
+
+#endif
