@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 import threading
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,11 @@ import pytest
 from tests.unit.loopback import PORTS, SHARED, open_context
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import BurstLoss, Context, Message, Receiver, Source, UnrecoverableLoss
+from umstack._core import ffi
+from umstack._engine.endpoint import Endpoint
 from umstack.recovery.codec import RangeRequest, encode_range_request
+from umstack.recovery.fetch import Fetch
+from umstack.streams.counters import StreamCounters
 
 RETRANSMITTED = 8
 RETAINED = {"late_join": 1, "retransmit_retention_size_limit": 2**26}
@@ -586,3 +592,23 @@ def test_requests_that_are_not_well_formed_end_the_connection(publisher: Context
             while peer.recv(1000):
                 pass
     assert publisher.stats()["context"]["recovery_malformed"] == 4
+
+
+def test_a_fetch_that_ends_while_it_takes_held_answers_ends_cleanly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core ends a fetch, for a malformed answer or a closed receiver, while it reads the answers held for it."""
+    results = [0, -errno.EBADMSG]
+    core = SimpleNamespace(um_fetch_begin=lambda *_: None, um_subscription_fetch=lambda *_: results.pop(0))
+    monkeypatch.setattr("umstack.recovery.fetch.lib", core)
+    counters = StreamCounters()
+    subscription: Any = SimpleNamespace(handle=ffi.NULL)
+    identity = ffi.new("um_session_id *")[0]
+    fetch = Fetch(
+        subscription, identity, 1, 1, ffi.new("um_fetch_plan *"), Endpoint("127.0.0.1", 1), counters
+    )
+    answer = ffi.new("char[]", b"an answer that finds no space")
+    fetch.take(answer, len(answer))
+    assert fetch.held_bytes == len(answer)
+    fetch.work()
+    assert fetch.is_over
+    assert fetch.held_bytes == 0
+    assert counters.recovery_malformed == 1

@@ -129,7 +129,7 @@ class Fetch:
         if self.is_over:
             return
         self.is_over = True
-        self._held.clear()
+        self._held = bytearray()  # not cleared: work() may be passing it to the core
         if self.connection is not None:
             self.connection.detach(self)
         if self.raw.is_given_up and self.raw.plan.is_otr:
