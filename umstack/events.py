@@ -197,6 +197,8 @@ class EndOfSession(NamedTuple):
 class UnrecoverableLoss(NamedTuple):
     """One topic sequence number is lost and will not be delivered (UM-101).
 
+    A message longer than `receiver_maximum_message_length` is one event, with the number of its first fragment.
+
     Example:
         ```python
         lost = [event for event in rcv.poll().events() if isinstance(event, umstack.UnrecoverableLoss)]

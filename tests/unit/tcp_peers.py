@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 
@@ -114,6 +115,16 @@ class RawClient(Closing):
         except ConnectionError:
             pass
         return True
+
+    @property
+    def was_refused(self) -> bool:
+        """Whether the source has closed it; does not wait."""
+        if not select.select([self.socket], [], [], 0)[0]:
+            return False
+        try:
+            return self.socket.recv(1, socket.MSG_PEEK) == b""
+        except ConnectionError:
+            return True
 
     def close(self) -> None:
         """Close it."""

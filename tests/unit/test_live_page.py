@@ -51,7 +51,7 @@ class Readings:
             {**common, "pid": 7, "command": "/opt/feed --password=secret", "source_transports": [sender],
              "sources": [{"topic": HOSTILE, "transport": SESSION}]},
             {**common, "pid": 8, "command": "recv", "receiver_transports": [receiver],
-             "receivers": [{"topic": "orders"}]},
+             "receivers": [{"topic": "orders", "transports": [SESSION]}]},
         ]  # fmt: skip
         return reports[:1] if self.ended else reports
 

@@ -71,6 +71,26 @@ def test_a_receiver_waits_for_its_sources(mode: str) -> None:
         receiver.wait_connected()
 
 
+@pytest.mark.parametrize("mode", ["embedded", "sequential"])
+@pytest.mark.parametrize("has_sent", [False, True])
+def test_a_closed_source_is_no_longer_listed(mode: str, has_sent: bool, context: Context) -> None:
+    """Its end is announced, also if it never sent: by itself, in its own context and in others."""
+    with open_context(mode) as own, context.receiver("listed") as receiver:
+        source = own.source("listed")
+        deadline = time.monotonic() + SECONDS
+        while not (own.sources_of("listed") and context.sources_of("listed") and receiver.sources):
+            assert time.monotonic() < deadline
+            own.idle(0.001)
+        if has_sent:
+            source.send(b"last", flush=True)
+        source.close()
+        while own.sources_of("listed") or context.sources_of("listed") or receiver.sources:
+            assert time.monotonic() < deadline, (own.sources_of("listed"), context.sources_of("listed"))
+            own.idle(0.001)
+        if has_sent:
+            assert [message.data for message in collect(receiver, 1)] == [b"last"]
+
+
 def test_a_receiver_waits_in_an_event_loop(context: Context) -> None:
     """wait_connected_async() lets the loop run, which makes the source here."""
 

@@ -228,7 +228,7 @@ def test_an_ended_session_is_queried_and_rediscovered() -> None:
 
 
 def test_a_final_advertisement_ends_a_source() -> None:
-    """UM-103: with resolver_send_final_advertisements, the receiving side learns of the deletion immediately."""
+    """UM-103: with resolver_send_final_advertisements, the default, the receiving side learns of the deletion immediately."""
     publisher, subscriber = machine(), machine()
     polite = Config().source_options(resolver_send_final_advertisements=1)
     publisher.advertise("orders", 0, ADDRESS, polite, 0)
@@ -245,8 +245,13 @@ def test_a_final_advertisement_ends_a_source() -> None:
 
 
 def test_a_withdrawn_source_sends_and_answers_nothing() -> None:
+    """By default only its final advertisement; without final advertisements, nothing."""
     resolver = machine()
     resolver.advertise("orders", 0, ADDRESS, SOURCE, 0)
+    resolver.withdraw("orders", 0, ADDRESS)
+    assert [[one.ttl for one in sent.advertisements] for _, sent in run(resolver, 0, SECOND)] == [[0]]
+    silent = Config().source_options(resolver_send_final_advertisements=0)
+    resolver.advertise("orders", 0, ADDRESS, silent, 0)
     resolver.withdraw("orders", 0, ADDRESS)
     resolver.withdraw("orders", 0, ADDRESS)
     resolver.datagram_received(query_for("orders"), 1)

@@ -19,9 +19,11 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from tests.unit.loopback import connect, open_context
+from tests.waiting import SECONDS, wait_for
 from umstack.cli import command as umstack
 from umstack.cli.top import _SORTS, _screen, _short, _sorted, _View
 from umstack.telemetry.live_rows import live_rows
+from umstack.telemetry.statistics_server import read_statistics
 
 HOSTILE = "\x1b[2J[/red]\nfeed"
 
@@ -75,6 +77,24 @@ def test_rates_are_computed_from_two_readings() -> None:
     assert rows.contexts[0].link == "native"
 
 
+def test_a_session_lists_its_own_topics(folder: Path) -> None:
+    """Item 16 of issue 41: a receiving session has the topics and queues of its own sources, not the context's."""
+    with open_context(statistics=True) as context:
+        pairs = [connect(context, f"own/{n}", transport_lbtrm_destination_port=24400 + n) for n in range(2)]
+        for n, (source, _) in enumerate(pairs):
+            source.wait_connected(timeout=SECONDS)
+            for _ in range(n + 1):
+                source.send(b"unread", flush=True)
+        wait_for(
+            lambda: [receiver.stats()["queued_messages"] for _, receiver in pairs] == [2, 3], "both queues"
+        )  # with BeginningOfSession
+        received = [row for row in live_rows(read_statistics(), []).sessions if row.direction == "recv"]
+        assert sorted((row.topics, row.queued) for row in received) == [(("own/0",), 2), (("own/1",), 3)]
+        assert {row.transport: row.topics for row in received} == {
+            source.transport: (source.topic,) for source, _ in pairs
+        }
+
+
 def test_a_first_reading_has_the_rates_since_the_start() -> None:
     """A first reading has the rates since the start; so does an object that was recreated and counts from
     zero.
@@ -94,7 +114,7 @@ def test_loss_window_queue_and_ring_are_shown() -> None:
     now = report(
         112,
         receiver_transports=[{"transport": "R", "lost": 10, "msgs_rcved": 90, "unrecovered_tmo": 4}],
-        receivers=[{"topic": "t", "queued_messages": 5, "queue_full_pauses": 2}],
+        receivers=[{"topic": "t", "transports": ["R"], "queued_messages": 5, "queue_full_pauses": 2}],
         link_counters={"xdp_rx_ring_full": 8, "ring_kept": 0},
     )
     rows = live_rows([now], [before])

@@ -185,7 +185,7 @@ def test_tshark_decodes_a_session_with_keys(tmp_path: Path) -> None:
     assert values(found, "lbmc.ssf_init.transport_idx")
     numbers = _numbers(found, "lbmc.sqn")
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-    assert len(numbers) > 51
+    assert len(numbers) >= 51  # and those sent until the request had arrived, of which there may be none
     greeting, first, session, second, request = _dissected(tmp_path, _stream(said[False], from_source=False))
     assert all(values(one, "lbmc.hmac.data") for one in (greeting, first, second))
     assert _numbers(session, "lbmc.tcp_sid.sid") == [client.session_id]

@@ -123,6 +123,11 @@ class Subscription:
         """Return true if the source is mapped, or ended since the last was mapped. Any thread."""
         return source in self._mapped
 
+    @property
+    def transports(self) -> list[str]:
+        """The names of the sessions that its sources are in. Any thread."""
+        return sorted({source.rpartition("[")[0] for source in self._mapped.copy()})
+
     def close(self) -> None:
         """Stop receiving."""
         self.closed = True

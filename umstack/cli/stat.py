@@ -36,7 +36,7 @@ _LISTS = {
     "sources": "topic",
     "receivers": "topic",
 }
-_NO_FIGURES = {"transport", "topic", "recovery_counts", "latency_counts", "nak_accounts"}
+_NO_FIGURES = {"transport", "transports", "topic", "recovery_counts", "latency_counts", "nak_accounts"}
 _TOPICS_SHOWN = 10
 _TIMERS = {"source_transports": source_timers, "receiver_transports": receiver_timers}
 Report = Mapping[str, Any]

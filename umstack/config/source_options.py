@@ -441,7 +441,11 @@ class SourceOptions:
         Kind.SWITCH, um=1, doc="Advertise at once when the source is created."
     )
     resolver_send_final_advertisements: bool = option(
-        Kind.SWITCH, um=0, doc="Announce the end of a source when it is closed (an advertisement with TTL 0)."
+        Kind.SWITCH,
+        um=0,
+        ours=1,
+        reason="Otherwise topics(), sources_of() and daemons list a closed source until others take its space.",
+        doc="Announce the end of a source when it is closed (an advertisement with TTL 0).",
     )
     resolver_advertisement_send_immediate_response: bool = option(
         Kind.SWITCH, um=1, doc="Respond to a query at once."

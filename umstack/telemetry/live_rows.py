@@ -6,7 +6,7 @@ was recreated under its name, has the rates since it was created.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -170,19 +170,27 @@ def _sending(report: Report, past: Report | None, seconds: float) -> Iterator[Se
         )
 
 
+def _receivers_of(report: Report, transport: str) -> list[Item]:
+    """Return the receivers with a source in the session."""
+    return [one for one in report["receivers"] if transport in one.get("transports", ())]
+
+
+def _total(items: Iterable[Item], name: str) -> float:
+    return sum(one.get(name) or 0 for one in items)
+
+
 def _receiving(report: Report, past: Report | None, seconds: float) -> Iterator[SessionRow]:
-    topics = tuple(dict.fromkeys(one["topic"] for one in report["receivers"]))
-    queued = sum(one.get("queued_messages") or 0 for one in report["receivers"])
-    earlier = sum(one.get("queue_full_pauses") or 0 for one in past["receivers"]) if past else 0
-    pauses = sum(one.get("queue_full_pauses") or 0 for one in report["receivers"])
     for item, change in _pairs(report, past, "receiver_transports", seconds):
+        receivers = _receivers_of(report, item["transport"])
+        pauses = _total(receivers, "queue_full_pauses")
+        earlier = _total(_receivers_of(past, item["transport"]) if past else (), "queue_full_pauses")
         yield SessionRow(
             pid=report["pid"],
             context=report["number"],
             interface=report["interface"],
             direction="recv",
             transport=item["transport"],
-            topics=topics,
+            topics=tuple(dict.fromkeys(one["topic"] for one in receivers)),
             datagrams=change.rate("msgs_rcved"),
             bytes=change.rate("bytes_rcved"),
             loss=_part(change.grown("lost"), change.grown("lost") + change.grown("msgs_rcved")),
@@ -190,6 +198,6 @@ def _receiving(report: Report, past: Report | None, seconds: float) -> Iterator[
             unrecovered=change.rate("unrecovered_txw", "unrecovered_tmo"),
             window=None,
             back_pressure=max(pauses - earlier, 0) / seconds,
-            queued=queued,
+            queued=int(_total(receivers, "queued_messages")),
             recovery_p50_ms=change.recovered().percentile_ms(50),
         )

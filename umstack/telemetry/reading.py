@@ -110,7 +110,8 @@ def context_report(engine: Engine, resolution: dict[str, int]) -> dict[str, Any]
                 for one in registry.parts(Publication)
             ],
             "receivers": [
-                {"topic": one.topic, **subscription_counters(one)} for one in registry.parts(Subscription)
+                {"topic": one.topic, "transports": one.transports, **subscription_counters(one)}
+                for one in registry.parts(Subscription)
             ],
             "event_queues": [
                 {"queue": one.name, **queue_counters(one)} for one in registry.parts(QueueMemory)

@@ -69,6 +69,13 @@ def _text(name: str, value: Any) -> None:
         raise BadReport(f"{name} is no text")
 
 
+def _texts(name: str, value: Any) -> None:
+    if not isinstance(value, list) or len(value) > _OBJECTS_MAX:
+        raise BadReport(f"{name} is no list")
+    for one in value:
+        _text(name, one)
+
+
 def _figure(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadReport(f"{name} is no figure")
@@ -87,6 +94,8 @@ def _figures(name: str, item: Any, texts: tuple[str, ...]) -> None:
             _buckets(key, value)
         elif key == "nak_accounts":
             _accounts(value)
+        elif key == "transports":
+            _texts(f"{name}.{key}", value)
         elif key not in texts and key != "transport" and value is not None:
             _figure(f"{name}.{key}", value)
 
@@ -111,11 +120,7 @@ def _resolution(value: Any) -> None:
     for name in ("by", "sends_to", "listens_to"):
         _text(f"resolution.{name}", value.get(name, ""))
     for name in ("advertised", "queried", "unresolved", "patterns"):
-        listed = value.get(name, [])
-        if not isinstance(listed, list) or len(listed) > _OBJECTS_MAX:
-            raise BadReport(f"resolution.{name} is no list")
-        for one in listed:
-            _text(f"resolution.{name}", one)
+        _texts(f"resolution.{name}", value.get(name, []))
     daemons = value.get("daemons", [])
     if not isinstance(daemons, list) or len(daemons) > _OBJECTS_MAX:
         raise BadReport("resolution.daemons is no list")

@@ -122,19 +122,21 @@ typedef struct um_delivery {
     uint32_t highest_transport_sqn; /* transport sqn of the datagram that revealed highest_sqn */
     uint32_t held_count;            /* entries in the order map */
     uint32_t gap_count;
-    uint32_t source;           /* the owner's number of the source, stored in rows */
-    bool is_starved;           /* the queue is full; delivery continues at the next tick */
-    bool is_cut_loose;         /* the messages of [next_sqn, highest_sqn] were dropped (slow_reader.h) */
-    bool is_begun;             /* the beginning of the session is in the queue, or due */
-    bool has_rows;             /* an event of it is in the queue, or was */
-    uint8_t announcements_due; /* bits of um_announcement */
-    bool has_eos;              /* the end of the session is in the queue */
-    bool is_deregistered;      /* the deletion of the source is in the queue */
-    bool is_awaiting_interest; /* the source has not reported since when it sends the topic (interest.h) */
-    bool has_blocker;          /* blocker_sqn is valid */
-    bool is_nak_free;          /* the session sends no NAKs: gaps time out even if nothing arrives */
-    bool is_leading;           /* no message was delivered: losses from leading_sqn on precede the first (UM-135) */
-    bool has_resume;           /* resume_sqn is valid: the position of an earlier session, or of this one at its end */
+    uint32_t source;            /* the owner's number of the source, stored in rows */
+    bool is_starved;            /* the queue is full; delivery continues at the next tick */
+    bool has_refused;           /* refused_first_sqn is set */
+    uint32_t refused_first_sqn; /* first sqn of the last message that was too long and has its loss event */
+    bool is_cut_loose;          /* the messages of [next_sqn, highest_sqn] were dropped (slow_reader.h) */
+    bool is_begun;              /* the beginning of the session is in the queue, or due */
+    bool has_rows;              /* an event of it is in the queue, or was */
+    uint8_t announcements_due;  /* bits of um_announcement */
+    bool has_eos;               /* the end of the session is in the queue */
+    bool is_deregistered;       /* the deletion of the source is in the queue */
+    bool is_awaiting_interest;  /* the source has not reported since when it sends the topic (interest.h) */
+    bool has_blocker;           /* blocker_sqn is valid */
+    bool is_nak_free;           /* the session sends no NAKs: gaps time out even if nothing arrives */
+    bool is_leading;            /* no message was delivered: losses from leading_sqn on precede the first (UM-135) */
+    bool has_resume;            /* resume_sqn is valid: the position of an earlier session, or of this one at its end */
 
     uint32_t id; /* owner of its reorder buffer entries; never 0, never reused within a context */
     uint32_t topic_index;

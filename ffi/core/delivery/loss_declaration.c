@@ -63,12 +63,26 @@ static enum head_result deliver_head_fragment(um_delivery *delivery, um_reorder_
     return HEAD_WAITS;
 }
 
+/* Reports a message that is too long once, at its first fragment that gets here. Returns false if the queue is full. */
+static bool report_refused(um_delivery *delivery, const um_reorder_entry *head, int64_t now_ns)
+{
+    if (delivery->has_refused && delivery->refused_first_sqn == head->first_sqn && head->sqn != head->first_sqn) {
+        UM_COUNT(delivery->receiver->context_counters->fragments_unrecoverably_lost, 1);
+        return true;
+    }
+    if (!um_delivery_append_loss(delivery, head->sqn, now_ns))
+        return false;
+    delivery->has_refused = true;
+    delivery->refused_first_sqn = head->first_sqn;
+    return true;
+}
+
 static enum head_result deliver_head(um_delivery *delivery, int64_t now_ns)
 {
     um_reorder_entry *head = um_order_map_find(delivery, delivery->next_sqn);
     if (head == NULL || head->state == UM_REORDER_EXPECTED)
         return HEAD_WAITS;
-    if (head->state == UM_REORDER_REFUSED && !um_delivery_append_loss(delivery, head->sqn, now_ns))
+    if (head->state == UM_REORDER_REFUSED && !report_refused(delivery, head, now_ns))
         return QUEUE_FULL;
     if (head->state == UM_REORDER_PAYLOAD && (head->flags & UM_MESSAGE_FRAGMENT) &&
         delivery->receiver->config.ordered_delivery != UM_ORDERED_FRAGMENTS)
