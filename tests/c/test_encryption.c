@@ -14,8 +14,7 @@ enum { SPACE = 2048, PAYLOAD = 100 };
 
 static um_mac_session session_over(enum um_transport transport)
 {
-    return (um_mac_session){UM_ADDRESS_V4(0x0a090001, 14390), UM_ADDRESS_V4(0xe00a0a0a, 14400), 0x5eed0001,
-                            transport};
+    return (um_mac_session){UM_ADDRESS_V4(0x0a090001, 14390), UM_ADDRESS_V4(0xe00a0a0a, 14400), 0x5eed0001, transport};
 }
 
 static um_key key_of(bool encrypts)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from tests.waiting import collect
 from umstack.cli import command as umstack
 from umstack.error_log import ErrorLog
 from umstack.errors import PermissionNeeded, UmError
+from umstack.telemetry import socket_folders
 from umstack.telemetry.statistics_server import StatisticsServer, read_statistics, statistics_directory
 
 EMPTY: dict[str, Any] = {
@@ -157,6 +161,7 @@ def test_the_directory_is_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None
     """UMSTACK_STAT_DIR is used first, then /run for root, and the runtime directory for other users."""
     assert str(statistics_directory()) == os.environ["UMSTACK_STAT_DIR"]
     monkeypatch.delenv("UMSTACK_STAT_DIR")
+    monkeypatch.setattr(socket_folders, "SHARED_FOLDER", Path("/run/none"))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert statistics_directory() == Path("/run/umstack/stat")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -229,6 +234,98 @@ def test_another_users_directory_is_refused(folder: Path) -> None:
             read_statistics()
     finally:
         os.chown(folder.parent, 0, 0)
+
+
+# ---- readers of a group ----
+
+OWNER, READER, STRANGER, STATISTICS_GROUP = 12345, 23456, 34567, 45678
+
+
+def _begin_as_user(user: int, groups: list[int], step: Callable[[], str]) -> Callable[[], str]:
+    """Run a step in a child process of this user and these groups; what is returned waits for its result."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        result = "died"
+        try:
+            os.setgroups(groups)
+            os.setgid(user)
+            os.setuid(user)
+            result = step()
+        except BaseException as error:
+            result = f"{type(error).__name__}: {error}"
+        finally:
+            os.write(write_end, result.encode())
+            os._exit(0)
+    os.close(write_end)
+
+    def finish() -> str:
+        with os.fdopen(read_end) as answer:
+            result = answer.read()
+        os.waitpid(child, 0)
+        return result
+
+    return finish
+
+
+def _as_user(user: int, groups: list[int], step: Callable[[], str]) -> str:
+    return _begin_as_user(user, groups, step)()
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A shared directory as the package makes it, where any user may search for it."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    folder = Path(tempfile.mkdtemp(prefix="umstack-stat-"))
+    os.chown(folder, 0, STATISTICS_GROUP)
+    folder.chmod(0o1770)
+    monkeypatch.delenv("UMSTACK_STAT_DIR")
+    monkeypatch.setattr(socket_folders, "SHARED_FOLDER", folder)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def _found_by_reader() -> str:
+    found = [(report["interface"], report["datagram_bytes"]) for report in read_statistics()]
+    return json.dumps(["eth1" for one in found if one == ("eth1", 1472)])
+
+
+def test_a_member_of_the_group_reads_the_processes_of_all_members(shared: Path) -> None:
+    """The exporter's service needs no privilege, and a user outside the group reads nothing."""
+    members, nobody = [STATISTICS_GROUP], list[int]()
+    ready_read, ready_write = os.pipe()
+    done_read, done_write = os.pipe()
+
+    def serve() -> str:
+        server = StatisticsServer(lambda: EMPTY)
+        os.write(ready_write, b"x")
+        os.read(done_read, 1)
+        modes = [oct(one.stat().st_mode & 0o777) for one in (server.path.parent, server.path)]
+        server.close()
+        return json.dumps([str(server.path.parent), *modes])
+
+    finish = _begin_as_user(OWNER, members, serve)
+    assert os.read(ready_read, 1) == b"x"
+    try:
+        assert json.loads(_as_user(READER, members, _found_by_reader)) == ["eth1"]
+        assert json.loads(_as_user(STRANGER, nobody, _found_by_reader)) == []
+    finally:
+        os.write(done_write, b"x")
+        result = finish()
+        for one in (ready_read, ready_write, done_read, done_write):
+            os.close(one)
+    assert json.loads(result) == [str(shared / str(OWNER)), "0o750", "0o660"]
+
+
+def test_a_directory_with_another_users_name_is_not_used(shared: Path) -> None:
+    """A member that makes it keeps its owner from sharing, but neither from statistics nor deceives a reader."""
+    (shared / str(OWNER)).mkdir(mode=0o750)
+    os.chown(shared / str(OWNER), STRANGER, STATISTICS_GROUP)
+    step = lambda: str(statistics_directory())  # noqa: E731
+    assert str(shared) not in _as_user(OWNER, [STATISTICS_GROUP], step)
+    with pytest.raises(PermissionNeeded, match="not the one in its name"):
+        list(socket_folders.sockets_in(shared / str(OWNER)))
 
 
 def test_only_exact_names_are_read_or_removed(folder: Path) -> None:

@@ -3,6 +3,9 @@
 A directory is used only if nobody but its owner can have put anything into it: it is not a symbolic link, its mode is
 0700, its owner is the user of this process (any user for root, which reads the processes of all users), and its parent
 directory belongs to that user or to root and is not writable by others. Sockets are recognized by their exact names.
+
+Where /run/umstack-stat exists, members of its group have their directories there, named after their user ids, mode
+0750, so that a reader in the group without privileges, such as the exporter's service, reads those of all members.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ _LISTED = re.compile(r"^\S+: \S+ \S+ (?P<flags>\S+) 0001 \S+ +\d+ (?P<path>/.+)$
 _ACCEPTING = "00010000"
 """__SO_ACCEPTCON of /proc/net/unix: the socket listens."""
 _FOLDERS_MAX = 1024
+SHARED_FOLDER = Path("/run/umstack-stat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,8 @@ def own_folder() -> Path:
     """Return the directory with the sockets of this user's processes."""
     if chosen := chosen_folder():
         return chosen
+    if (shared := _shared_folder()) is not None:
+        return shared
     if os.geteuid() == 0:
         return Path("/run/umstack/stat")
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
@@ -53,12 +59,37 @@ def own_folder() -> Path:
     return Path(tempfile.gettempdir(), f"umstack-{os.geteuid()}", "stat")
 
 
+def _shared_folder() -> Path | None:
+    """Return the directory of this user that the group of the statistics reads, None if there is none for it."""
+    folder = SHARED_FOLDER / str(os.geteuid())
+    if not os.access(SHARED_FOLDER, os.W_OK | os.X_OK):
+        return None
+    with contextlib.suppress(FileNotFoundError):
+        if folder.lstat().st_uid != os.geteuid():
+            return None  # another member has made it, who cannot be trusted
+    return folder
+
+
 def make_folder(folder: Path) -> None:
     """Make a directory for this process's sockets, or reuse an existing one; refuse one that others made."""
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
+        if _is_shared(folder):
+            os.chown(folder, -1, folder.parent.stat().st_gid)
+            folder.chmod(0o750)
     check_folder(folder, os.geteuid())
+
+
+def admit_readers(socket: Path) -> None:
+    """Let nobody else connect to a socket, or the group of the directory for shared ones."""
+    if _is_shared(socket.parent):
+        os.chown(socket, -1, socket.parent.stat().st_gid)
+    socket.chmod(0o660 if _is_shared(socket.parent) else 0o600)
+
+
+def _is_shared(folder: Path) -> bool:
+    return folder.parent == SHARED_FOLDER
 
 
 def check_folder(folder: Path, user: int | None) -> int:
@@ -69,10 +100,13 @@ def check_folder(folder: Path, user: int | None) -> int:
     found, above = folder.lstat(), folder.parent.lstat()
     if not stat.S_ISDIR(found.st_mode):
         _refuse(folder, "it is a symbolic link" if stat.S_ISLNK(found.st_mode) else "it is not a directory")
-    if user is not None and found.st_uid != user:
+    expected, others = (0o750, 0o027) if _is_shared(folder) else (0o700, 0o077)
+    if _is_shared(folder) and folder.name != str(found.st_uid):
+        _refuse(folder, f"it belongs to user {found.st_uid}, not the one in its name")
+    if user is not None and found.st_uid != user and not _is_shared(folder):
         _refuse(folder, f"it belongs to user {found.st_uid}")
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        _refuse(folder, f"its mode is {stat.S_IMODE(found.st_mode):04o} instead of 0700")
+    if stat.S_IMODE(found.st_mode) & others:
+        _refuse(folder, f"its mode is {stat.S_IMODE(found.st_mode):04o} instead of {expected:04o}")
     if not stat.S_ISDIR(above.st_mode):
         _refuse(folder, f"{folder.parent} is a symbolic link")
     if above.st_uid not in (0, found.st_uid):

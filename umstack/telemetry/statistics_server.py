@@ -27,6 +27,7 @@ from umstack.errors import Closed, PermissionNeeded, ResourceLimit, error_from_o
 from umstack.foreign_text import displayed
 from umstack.telemetry.socket_folders import (
     ContextSocket,
+    admit_readers,
     chosen_folder,
     folders,
     make_folder,
@@ -84,7 +85,7 @@ class StatisticsServer:
                 if error.errno == errno.EADDRINUSE:
                     continue
                 raise
-            path.chmod(0o600)
+            admit_readers(path)
             return path
         self._socket.close()
         raise ResourceLimit(
@@ -145,6 +146,10 @@ def read_statistics(pid: int | None = None, directory: Path | None = None) -> li
             if named:
                 raise
             _log.warning("%s", error)
+            continue
+        except PermissionError as error:  # it is another user's
+            if named:
+                raise error_from_os(error, f"statistics directory {folder}") from error
             continue
         found = [_read_report(one) for one in sockets]
         reports += [report for report in found if report is not None]
