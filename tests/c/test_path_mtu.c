@@ -298,6 +298,28 @@ TEST("UM-50 W4", "without discovery the size is the interface's")
     CHECK_EQ(path.due_ns, UM_NEVER_NS);
 }
 
+TEST("UM-50 W4", "a report of an earlier round, or of less than before in this one, changes nothing")
+{
+    network n = open_network(JUMBO, ETHERNET);
+    run(&n, 3, 2 * (int64_t)NS_PER_S);
+    uint16_t earlier = n.path.round;
+    n.path.raise_due_ns = n.now_ns;
+    n.path.due_ns = n.now_ns;
+    const um_path_probes *probes = um_path_mtu_tick(&n.path, WAIT_NS, n.now_ns);
+    CHECK(probes != NULL && n.path.round != earlier);
+    for (uint32_t i = 0; i < 3; i++) /* late answers to a probe of a time when the path was longer */
+        um_path_mtu_on_status(&n.path, address_of(i), 100 + i, earlier, JUMBO, 0, n.now_ns);
+    um_path_mtu_tick(&n.path, WAIT_NS, n.path.due_ns);
+    CHECK_EQ(n.path.bytes, ETHERNET);
+    CHECK_EQ(n.path.state, UM_PATH_CHECKING);
+    for (uint32_t i = 0; i < 3; i++) {
+        um_path_mtu_on_status(&n.path, address_of(i), 100 + i, n.path.round, JUMBO, 0, n.now_ns);
+        um_path_mtu_on_status(&n.path, address_of(i), 100 + i, n.path.round, ETHERNET, 0, n.now_ns);
+    }
+    um_path_mtu_tick(&n.path, WAIT_NS, n.path.due_ns);
+    CHECK_EQ(n.path.bytes, JUMBO);
+}
+
 /* ---- sessions ---- */
 
 static fixture *jumbo_session(void)
@@ -362,6 +384,47 @@ TEST("UM-50 W4", "a session sends padded session messages, follows their answers
     CHECK_EQ(f->link.count, 6);
     for (uint32_t i = 0; i < f->link.count; i++)
         CHECK(f->link.datagrams[i].length <= ETHERNET && !f->link.datagrams[i].oversize);
+    session_close(f);
+}
+
+TEST("UM-50 W4", "a path that grows again is no longer limited by a receiver")
+{
+    fixture *f = jumbo_session();
+    source_open(f, 5, 0);
+    settle(f, ETHERNET);
+    f->now_ns += 7 * (int64_t)NS_PER_S;
+    settle(f, JUMBO);
+    CHECK_EQ(f->session->path.bytes, JUMBO);
+    const um_source_event *event = &f->session->events.ring[(f->session->events.count - 1) % UM_SOURCE_EVENTS_MAX];
+    CHECK_EQ(event->kind, UM_SOURCE_PATH_CHANGED);
+    CHECK_EQ(event->count, JUMBO);
+    CHECK(um_address_equal(event->receiver, (um_address){0}));
+    session_close(f);
+}
+
+TEST("UM-50 W4", "the trailer that is added to a probe is a part of its size")
+{
+    enum { TRAILER = 28 };
+    um_source_session_config config = default_config();
+    config.term_length = config.window_bytes = 1 << 20;
+    config.datagram_max_bytes = JUMBO;
+    config.path_floor_bytes = FLOOR;
+    config.adaptive_timers = UM_ADAPTIVE_REPORTS;
+    config.data_trailer_bytes = config.control_trailer_bytes = TRAILER;
+    fixture *f = session_open(&config);
+    source_open(f, 5, 0);
+    status(f, (um_status_message){.receiver_id = 7, .next_sqn = f->session->next_sqn, .window_bytes = 1 << 20});
+    f->now_ns += WAIT_NS;
+    um_source_session_tick(f->session, f->now_ns);
+    CHECK_EQ(f->link.count, 1);
+    um_packet packet = packet_at(f, 0);
+    um_lbmc_message message;
+    um_path_probe probe;
+    uint32_t length;
+    CHECK_EQ(um_lbmc_decode(packet.body, packet.body_length, &message, &length), UM_DGRAM_OK);
+    CHECK(um_path_probe_decode(&message, &probe));
+    CHECK_EQ(probe.bytes, JUMBO);
+    CHECK_EQ(f->link.datagrams[0].length + TRAILER, JUMBO);
     session_close(f);
 }
 
