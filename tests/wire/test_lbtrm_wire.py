@@ -146,8 +146,8 @@ def test_data_is_as_long_as_its_messages(capture: list[Frame]) -> None:
 
 
 def test_session_messages_obey_their_rules(capture: list[Frame]) -> None:
-    """L is 24, and 20 for the cookie of flow control, unless it is a path probe or has a repair report; lead is at least trail - 1 in serial
-    arithmetic; the separate SM counter counts by one (UM-71).
+    """L is 24, and 20 for the cookie of flow control, unless it is a path probe or has a repair report; lead is at
+    least trail - 1 in serial arithmetic; the separate SM counter counts by one (UM-71).
     """
     counters: dict[int, list[int]] = {}
     for frame in (frame for frame in capture if frame.is_lbtrm and frame.kind == 2):

@@ -528,7 +528,7 @@ static void on_piece(um_receiver_session *session, const um_datagram_piece *piec
     um_receiver_session_on_packet(session, &packet, &whole, assembly->memory, piece->total_bytes, now_ns);
 }
 
-/* Handles what follows a session message: a path probe, a piece of a datagram, or a repair report. A probe that claims
+/* Handles what follows a session message: a path probe, or a piece of a datagram. A probe that claims
  * more bytes than it has is ignored. */
 static void on_sm_body(um_receiver_session *session, const um_packet *packet, const um_rx *rx, uint32_t length,
                        int64_t now_ns)
@@ -536,7 +536,6 @@ static void on_sm_body(um_receiver_session *session, const um_packet *packet, co
     um_lbmc_message message;
     um_path_probe probe;
     um_datagram_piece piece;
-    um_repair_report report;
     uint32_t message_bytes;
     if (um_lbmc_decode(packet->body, packet->body_length, &message, &message_bytes) != UM_DGRAM_OK)
         return;
@@ -544,8 +543,21 @@ static void on_sm_body(um_receiver_session *session, const um_packet *packet, co
         um_status_reports_on_probe(session, &probe, now_ns);
     else if (um_datagram_piece_decode(&message, message_bytes, packet->body, packet->body_length, &piece))
         on_piece(session, &piece, rx, now_ns);
-    else if (um_repair_report_decode(&message, &report))
-        um_lost_repairs_on_report(session, &report, now_ns);
+}
+
+/* Returns false if the session message has no repair report. Its lead is not claimed: it follows new data at once,
+ * which may still be on its way if the path reorders. It answers no request either. */
+static bool on_repair_report(um_receiver_session *session, const um_packet *packet, int64_t now_ns)
+{
+    um_lbmc_message message;
+    um_repair_report report;
+    uint32_t message_bytes;
+    if (um_lbmc_decode(packet->body, packet->body_length, &message, &message_bytes) != UM_DGRAM_OK ||
+        !um_repair_report_decode(&message, &report))
+        return false;
+    UM_COUNT(session->counters.session_messages_rcved, 1);
+    um_lost_repairs_on_report(session, &report, now_ns);
+    return true;
 }
 
 /* Drops data that this receiver has no space for (UX-26); its sqn stays lost. A retransmission would be as long, so the
@@ -587,6 +599,8 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_packet
             drop_too_long(session, packet, now_ns);
         break;
     case UM_LBTRM_SM:
+        if (UM_UNLIKELY(packet->body_length > 0) && on_repair_report(session, packet, now_ns))
+            break;
         um_status_reports_on_session_message(session, packet, now_ns);
         note_activity(session, now_ns);
         on_sm(session, packet, now_ns);
