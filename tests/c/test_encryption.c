@@ -225,6 +225,23 @@ TEST("", "a piece of a datagram is one payload, and so is everything behind an u
     }
 }
 
+TEST("", "the first record of a source matches a known answer from an implementation without libcrypto")
+{
+    static const uint8_t CONNECTION[] = "both greetings";
+    static const uint8_t EXPECTED[] = {0x66, 0x7e, 0xc0, 0xfd}; /* tests/tag_oracle.py */
+    static const uint8_t TAG[] = {0x2d, 0x74, 0x75, 0xec, 0x16, 0xc5, 0xe5, 0x44, 0x27, 0xef, 0x7d, 0x4b};
+    um_key key = key_of(true);
+    um_stream_tags *source = um_stream_tags_open(&key, UM_STREAM_REQUESTS, true, CONNECTION, sizeof CONNECTION);
+    uint8_t record[64];
+    um_lbmc_layout layout = {.topic_index = 3, .sqn = 100, .payload_length = sizeof EXPECTED};
+    uint8_t *payload = um_lbmc_write_message(record + UM_RECORD_HEADER_BYTES, &layout);
+    memset(payload, 'p', sizeof EXPECTED);
+    CHECK_EQ(um_stream_tags_seal(source, record, UM_LBMC_HEADER_BYTES + sizeof EXPECTED), 0);
+    CHECK(memcmp(payload, EXPECTED, sizeof EXPECTED) == 0);
+    CHECK(memcmp(record + UM_RECORD_COVERED_BYTES, TAG, sizeof TAG) == 0);
+    um_stream_tags_close(source);
+}
+
 TEST("", "the payloads of records are encrypted in both directions, and records of hosts that do not are refused")
 {
     static const uint8_t CONNECTION[] = "both greetings";

@@ -249,6 +249,15 @@ TEST("UM-50 W4", "a receiver that joins late in a check keeps the size from grow
     CHECK(n.path.bytes > 1300 - 16);
 }
 
+TEST("UM-50 W4", "without receivers another size of the interface is used at once")
+{
+    network n = open_network(ETHERNET, ETHERNET);
+    um_path_mtu_set_ceiling(&n.path, JUMBO);
+    CHECK_EQ(n.path.bytes, JUMBO);
+    um_path_mtu_set_ceiling(&n.path, ETHERNET);
+    CHECK_EQ(n.path.bytes, ETHERNET);
+}
+
 TEST("UM-50 W4", "another size of the interface is checked at once")
 {
     network n = open_network(JUMBO, ETHERNET);
@@ -315,6 +324,7 @@ TEST("UM-50 W4", "a report of an earlier round, or of less than before in this o
     for (uint32_t i = 0; i < 3; i++) {
         um_path_mtu_on_status(&n.path, address_of(i), 100 + i, n.path.round, JUMBO, 0, n.now_ns);
         um_path_mtu_on_status(&n.path, address_of(i), 100 + i, n.path.round, ETHERNET, 0, n.now_ns);
+        um_path_mtu_on_status(&n.path, address_of(i), 100 + i, earlier, ETHERNET, 0, n.now_ns);
     }
     um_path_mtu_tick(&n.path, WAIT_NS, n.path.due_ns);
     CHECK_EQ(n.path.bytes, JUMBO);

@@ -49,6 +49,8 @@ def _report() -> dict[str, Any]:
         "receiver_transports": [receiving, receiving | {"transport": "b"}, receiving | {"transport": "c"}],
         "sources": [{"topic": name, "transport": "a", **_figures("source")} for name in "xyz"],
         "receivers": [{"topic": name, **_figures("receiver")} for name in "xyz"],
+        "event_queues": [{"queue": name, **_figures("event_queue")} for name in "xyz"],
+        "hot_failover": [{"queue": name, **_figures("hot_failover")} for name in "xyz"],
     }
 
 
