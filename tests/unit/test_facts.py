@@ -32,7 +32,7 @@ from umstack.capture import decode, split
 from umstack.capture.generate import Traffic, Truth, generate
 from umstack.capture.reading.tally import Tally
 from umstack.facts.facts import Counter, Facts, facts_of
-from umstack.facts.kinds import EPOCH_NS
+from umstack.facts.kinds import EPOCH_NS, NOTE
 from umstack.facts.packed import PACKED, packed, unpacked
 from umstack.facts.schema import FACTS, frame_schema, markdown, merges
 from umstack.resolution.codec import Advertisement, LbtrmAddress, ResolutionDatagram, encode
@@ -203,3 +203,27 @@ def test_a_capture_that_ends_with_a_full_tally_gives_its_rows(tmp_path: Path, mo
         counter.take(batch)
     kinds = dict(counter.facts()[0].counts.group_by("kind").agg(pl.col("packets").sum()).rows())
     assert kinds == {"NAK": 1, "DATA": count + more}
+
+
+def test_a_file_in_splits_has_the_notes_of_the_whole(tmp_path: Path) -> None:
+    """Cut packets, impossible lengths and clock steps in every split are one note each, with the sum as its number."""
+    packets = []
+    for number in range(4_000):
+        content = frame(data(number, message(1, number, bytes(100))))
+        original = 1 << 31 if number % 100 == 7 else len(content)
+        step_ns = -3_000_000_000 if number % 500 == 499 else 0
+        packets.append(Packet(START_NS + number * 1_000_000 + step_ns, content[:70], original))
+    path = tmp_path / "cut.pcap"
+    path.write_bytes(pcap(packets))
+    whole = facts_of([str(path)])
+    parts = list(split(path, 40_000))
+    assert len(parts) > 3
+    assert facts_of(parts).equals(whole)
+    remarks = tables_of(whole)["remarks"].filter(pl.col("kind") == NOTE)
+    texts = sorted(text.removeprefix(f"note: {path}: ") for text in remarks["status"].to_list())
+    assert texts == [
+        "40 packets have an impossible length on the wire: their captured length counts",
+        "captured with a snap length of 262144 bytes: 3,960 packets have only their first bytes, "
+        "which hold the headers",
+        "the clock steps backwards 8 times",
+    ]

@@ -9,7 +9,9 @@ import polars as pl
 from umstack.analysis import clients, clocks, losses, numbering, once, recoveries, traffic
 from umstack.analysis.stalls import stalls
 from umstack.analysis.suggestions import suggestions
+from umstack.capture.reading.notes import with_count
 from umstack.facts.facts import Facts
+from umstack.facts.kinds import NOTE
 from umstack.facts.points import points_in, renamed, short_names
 
 Tables = dict[str, pl.DataFrame]
@@ -49,7 +51,7 @@ def tables_of_part(facts: Facts, mtu: int = 1500) -> Tables:
         "datagram_sizes": sizes,
         "clients": clients.clients(facts),
         "ip_fragments": facts.fragments,
-        "remarks": facts.remarks,
+        "remarks": _written_out(facts.remarks),
         "incidents": losses.incidents(lost, found, everything),
         "gaps": numbering.gaps(everything, facts.runs),
         "recovery_latency": losses.recovery_latency(lost),
@@ -84,6 +86,15 @@ def together(parts: Iterable[Mapping[str, pl.DataFrame]]) -> Tables:
 def _with_short_names(tables: Tables) -> Tables:
     names = short_names(points_in(tables.values()))
     return {name: renamed(table, names) for name, table in tables.items()}
+
+
+def _written_out(remarks: pl.DataFrame) -> pl.DataFrame:
+    """Return remarks whose notes have their numbers in the text."""
+    texts = [
+        with_count(status, packets) if kind == NOTE else status
+        for kind, status, packets in remarks.select("kind", "status", "packets").rows()
+    ]
+    return remarks.with_columns(pl.Series("status", texts, pl.String))
 
 
 def _in_order(table: pl.DataFrame) -> pl.DataFrame:

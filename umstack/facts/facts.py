@@ -38,8 +38,8 @@ from umstack.facts.kinds import (
     SESSION_MESSAGE,
 )
 from umstack.facts.labels import labelled
-from umstack.facts.packet_columns import note_row, select, sent_messages, stream_messages, topics
-from umstack.facts.points import points_in, renamed
+from umstack.facts.packet_columns import note_status, select, sent_messages, stream_messages, topics
+from umstack.facts.points import points_in, renamed, series_of
 from umstack.facts.recovered import recovery_frames
 from umstack.facts.runs import coalesced, passed_coalesced, passed_of, runs_of
 from umstack.facts.schema import FACTS, frame_schema, merges
@@ -202,13 +202,13 @@ def facts_of(sources: Sequence[str | Split]) -> Facts:
     counter = Counter(spills=True)
     for source in sources:
         if isinstance(source, str) and source in doubles:
-            counter.note(source, f"the same as {doubles[source]}, not read again", None)
+            counter.note(source, f"the same as {doubles[source]}, not read again")
             continue
         notes = CaptureNotes()
         for batch in decode(source, only_ours=True, notes=notes, tally=counter.tally):
             counter.take(batch)
         for note in notes.notes:
-            counter.note(notes.path, note.text, note.position)
+            counter.note(notes.path, note.template, note.count)
     return counter.facts().get(0, Facts())
 
 
@@ -258,9 +258,15 @@ class Counter:
                 for name, frame in counts.frames:
                     pieces.add(name, frame)
 
-    def note(self, path: str, text: str, position: int | None) -> None:
-        """Keep a remark about a file. It has no time."""
-        _take(self._of(0), note_row([*NEEDED], path, text, position))
+    def note(self, path: str, template: str, count: int | None = None) -> None:
+        """Keep a note on a file (`CaptureNote.template` and `count`). It has no time."""
+        row = {
+            "point": series_of(path),
+            "kind": NOTE,
+            "status": note_status(path, template),
+            "packets": 1 if count is None else count,
+        }
+        self._of(0).add("remarks", pl.DataFrame([row], frame_schema("remarks")))
 
     def facts(self) -> dict[int, Facts]:
         """Return the facts by window. Remarks without a time, and everything if there are no windows, are at key 0."""

@@ -245,12 +245,17 @@ def _no_topics() -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], schema=TOPICS)
 
 
+def note_status(capture_file: str, text: str) -> str:
+    """Return the `status` of a note on a file."""
+    return f"{NOTE_STATUS}{capture_file}: {text}"
+
+
 def note_row(names: list[str], capture_file: str, text: str, position: int | None) -> pa.RecordBatch:
     """Return a row with a note about a file in `status`. Other columns are null, or empty if they cannot be null."""
     said = {
         "capture_file": capture_file,
         POINT.name: series_of(capture_file),
-        "status": f"{NOTE_STATUS}{capture_file}: {text}",
+        "status": note_status(capture_file, text),
         "position": -1 if position is None else position,
     }
     nothing = {pa.string(): "", pa.bool_(): False}

@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 from umstack.analysis.clocks import Clocks, on_one_clock
 from umstack.analysis.losses import STORM_NS, Rare, Thresholds, incidents, losses, nak_storms, rare
 from umstack.analysis.numbering import Numbered, without_lives
+from umstack.capture.reading.notes import with_count
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import DATA, NAK, NCF, NOTE, RETRANSMISSION, SESSION, SESSION_MESSAGE
 from umstack.facts.packed import unpacked
@@ -381,8 +382,8 @@ def _number(state_file: Path) -> int:
 def _notes(facts: Facts | None) -> list[tuple[str, str]]:
     if facts is None:
         return []
-    rows = facts.remarks.filter(pl.col("kind") == NOTE).select("point", "status").rows()
-    return [(point, status) for point, status in rows]
+    rows = facts.remarks.filter(pl.col("kind") == NOTE).select("point", "status", "packets").rows()
+    return [(point, with_count(status, count)) for point, status, count in rows]
 
 
 def _last_times(facts: Facts) -> list[int]:

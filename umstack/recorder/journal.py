@@ -5,7 +5,7 @@ Arrow IPC stream that any Arrow library reads, and NAME.index, with a 32-byte re
 checksum and offsets. A batch counts once its index record is complete, which is written after the batch. If the process
 is killed at any byte, all batches appended before remain, and nothing else.
 
-One process writes (Journal) while any number of others read (JournalReader).
+One process writes (Journal) while any number of others read (JournalReader). One file, because both share the format.
 """
 
 from __future__ import annotations

@@ -185,14 +185,14 @@ class PartReader:
         counter = Counter(self.options.window_ns)
         path = part.split.path
         if part.note is not None:
-            counter.note(path, part.note, part.position)
+            counter.note(path, part.note)
         else:
             notes = CaptureNotes()
             for batch in self.options.decode(part.split, notes, tally=counter.tally):
                 counter.take(batch)
             for note in notes.notes if self.options.notes else ():
                 if self._is_reported(note, notes):
-                    counter.note(path, note.text, note.position)
+                    counter.note(path, note.template, note.count)
         for window_ns, facts in counter.facts().items():
             yield from packed(facts, window_ns).select(self.names).to_batches()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from umstack._core import ffi, lib
 from umstack.capture.reading.container import MappedFile, StreamedFile, Window, compression_of, interfaces_of
-from umstack.capture.reading.notes import SNAP_LENGTH, CaptureNotes, NoteKind, not_a_capture, reserved
+from umstack.capture.reading.notes import COUNT, SNAP_LENGTH, CaptureNotes, NoteKind, not_a_capture, reserved
 from umstack.capture.reading.ports import CapturePorts
 from umstack.capture.reading.remote import is_remote, shown
 from umstack.capture.reading.rows import ROWS_DEFAULT, PacketRows
@@ -178,37 +178,42 @@ def _note_findings(notes: CaptureNotes, reader: Any, *, is_end: bool) -> None:
     notes.format = _FORMATS.get(reader.format)
     notes.packets = found.packet_count
     if found.clock_step_count:
-        text = (
-            f"the clock steps backwards {found.clock_step_count} times, "
-            f"by up to {found.clock_step_max_ns / 1e9:.6f} s, first at byte {found.clock_step_position}"
+        detail = (
+            f", by up to {found.clock_step_max_ns / 1e9:.6f} s, first at byte {found.clock_step_position}"
         )
-        notes.add(NoteKind.CLOCK_STEP, text, found.clock_step_position)
+        notes.add(
+            NoteKind.CLOCK_STEP,
+            f"the clock steps backwards {COUNT} times",
+            found.clock_step_position,
+            count=found.clock_step_count,
+            detail=detail,
+        )
     if found.timeless_count:
-        notes.add(NoteKind.NO_TIME, f"{found.timeless_count} packets have no time")
+        notes.add(NoteKind.NO_TIME, f"{COUNT} packets have no time", count=found.timeless_count)
     if found.unknown_link_count:
-        text = (
-            f"{found.unknown_link_count} packets of link type {found.unknown_link_type}, which is not known"
-        )
-        notes.add(NoteKind.LINK_TYPE, text)
+        text = f"{COUNT} packets of link type {found.unknown_link_type}, which is not known"
+        notes.add(NoteKind.LINK_TYPE, text, count=found.unknown_link_count)
     if found.unknown_block_count:
-        text = (
-            f"{found.unknown_block_count} blocks of unknown types are skipped, "
-            f"the first at byte {found.unknown_block_position}, type {found.unknown_block_type:#x}"
+        notes.add(
+            NoteKind.UNKNOWN_BLOCK,
+            f"{COUNT} blocks of unknown types are skipped",
+            found.unknown_block_position,
+            count=found.unknown_block_count,
+            detail=f", the first at byte {found.unknown_block_position}, type {found.unknown_block_type:#x}",
         )
-        notes.add(NoteKind.UNKNOWN_BLOCK, text, found.unknown_block_position)
     if found.cut_count:
         lengths = {reader.interfaces[i].snap_bytes for i in range(reader.interface_count)} - {0}
         by = f" with {SNAP_LENGTH} of {min(lengths)} bytes" if len(lengths) == 1 else ""
-        text = (
-            f"captured{by}: {found.cut_count:,} packets have only their first bytes, which hold the headers"
-        )
-        notes.add(NoteKind.CUT_PACKETS, text)
+        text = f"captured{by}: {COUNT} packets have only their first bytes, which hold the headers"
+        notes.add(NoteKind.CUT_PACKETS, text, count=found.cut_count)
     if found.wrong_length_count:
-        text = (
-            f"{found.wrong_length_count} packets have an impossible length on the wire, the first at byte "
-            f"{found.wrong_length_position}: their captured length counts"
+        notes.add(
+            NoteKind.WRONG_LENGTH,
+            f"{COUNT} packets have an impossible length on the wire: their captured length counts",
+            found.wrong_length_position,
+            count=found.wrong_length_count,
+            detail=f"; the first at byte {found.wrong_length_position}",
         )
-        notes.add(NoteKind.WRONG_LENGTH, text, found.wrong_length_position)
     if found.left_out_interface_count:
         text = (
             f"{found.left_out_interface_count} interfaces beyond the limit of {reader.interface_count}: "
@@ -224,7 +229,8 @@ def _note_findings(notes: CaptureNotes, reader: Any, *, is_end: bool) -> None:
             name = ffi.string(described.name).decode("utf-8", "replace") or str(i)
             notes.add(
                 NoteKind.CAPTURE_DROPS,
-                f"the capturing side lost {lost} packets of interface {name}",
+                f"the capturing side lost {COUNT} packets of interface {name}",
+                count=lost,
             )
 
 
@@ -233,19 +239,16 @@ def _note_streams(notes: CaptureNotes, reader: Any) -> None:
     lib.um_streams_read_findings(ffi.addressof(reader, "streams"), found)
     if found.gap_bytes:
         text = (
-            f"{found.gap_bytes} bytes of TCP streams are not in the capture, or no message was found in them: "
+            f"{COUNT} bytes of TCP streams are not in the capture, or no message was found in them: "
             "their contents are not counted"
         )
-        notes.add(NoteKind.STREAM_GAPS, text)
+        notes.add(NoteKind.STREAM_GAPS, text, count=found.gap_bytes)
     if found.displaced_count:
-        text = (
-            f"{found.displaced_count} TCP connections were evicted for others: more are open at once than can be "
-            "followed"
-        )
-        notes.add(NoteKind.STREAM_GAPS, text)
+        text = f"{COUNT} TCP connections were evicted for others: more are open at once than can be followed"
+        notes.add(NoteKind.STREAM_GAPS, text, count=found.displaced_count)
     if found.unlisted_count:
-        text = f"{found.unlisted_count} messages of TCP segments exceed the space of their row"
-        notes.add(NoteKind.STREAM_GAPS, text)
+        text = f"{COUNT} messages of TCP segments exceed the space of their row"
+        notes.add(NoteKind.STREAM_GAPS, text, count=found.unlisted_count)
 
 
 def _note_fragments(notes: CaptureNotes, reader: Any) -> None:
@@ -258,8 +261,8 @@ def _note_fragments(notes: CaptureNotes, reader: Any) -> None:
     }
     for reason, count in reasons.items():
         if count:
-            text = f"{count} datagrams sent in IP fragments are not joined: {reason}; at most their start is counted"
-            notes.add(NoteKind.IP_FRAGMENTS, text)
+            text = f"{COUNT} datagrams sent in IP fragments are not joined: {reason}; at most their start is counted"
+            notes.add(NoteKind.IP_FRAGMENTS, text, count=count)
 
 
 def _lost(interface: Any, *, is_end: bool) -> int:

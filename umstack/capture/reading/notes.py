@@ -29,6 +29,15 @@ class NoteKind(StrEnum):
     WRONG_LENGTH = "wrong-length"
 
 
+COUNT = "{count}"
+"""Stands for the number in the template of a note."""
+
+
+def with_count(template: str, count: int) -> str:
+    """Return the text of a note from its template."""
+    return template.replace(COUNT, f"{count:,}")
+
+
 _OTHER_CONTAINERS = {
     b"\x04\x22\x4d\x18": "lz4, unpack it with: lz4 -d",
     b"\xfd\x37\x7a\x58": "xz, unpack it with: xz -d",
@@ -53,11 +62,23 @@ def not_a_capture(start: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CaptureNote:
-    """One finding. `position`: its byte in the (decompressed) file, or None."""
+    """One finding. `position`: its byte in the (decompressed) file, or None.
+
+    Notes of the splits of a file with equal templates are one note, whose `count` is the sum.
+    """
 
     kind: NoteKind
-    text: str
+    template: str
+    """The text, with `COUNT` where the number goes if there is one."""
     position: int | None = None
+    count: int | None = None
+    detail: str = ""
+    """A further part of the text, which differs between splits."""
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return with_count(self.template, self.count or 0) + self.detail
 
     @property
     def rows_are_missing(self) -> bool:
@@ -94,13 +115,23 @@ class CaptureNotes:
     rows: int = 0
     notes: list[CaptureNote] = field(default_factory=list)
 
-    def add(self, kind: NoteKind, text: str, position: int | None = None) -> None:
+    def add(
+        self,
+        kind: NoteKind,
+        template: str,
+        position: int | None = None,
+        *,
+        count: int | None = None,
+        detail: str = "",
+    ) -> None:
         """Add a note.
 
         Args:
             kind: Kind of the note.
-            text: The note.
+            template: The text of the note, with `{count}` for a number.
             position: Byte position in the file; None: it applies to the whole file.
+            count: The number; None: the text has none.
+            detail: A further part of the text that differs between the splits of a file.
 
         Example:
             ```python
@@ -108,7 +139,7 @@ class CaptureNotes:
             print(notes)
             ```
         """
-        self.notes.append(CaptureNote(kind, text, position))
+        self.notes.append(CaptureNote(kind, template, position, count, detail))
 
     def __str__(self) -> str:
         return "\n".join(f"{self.path}: {note.text}" for note in self.notes)
