@@ -28,6 +28,8 @@ from umstack.streams.tags import KeysOf
 from umstack_xdp.closing import Closing
 
 _RECOVERIES_AT_A_TIME = 64
+WARNED_TOPICS_MAX = 1024
+"""Topics whose last warning is remembered."""
 
 _logger = logging.getLogger("umstack.recovery")
 
@@ -166,16 +168,23 @@ class RecoveryService(Closing):
 
     def _warn(self, subscription: Subscription, begun: Any) -> None:
         """Log a warning, at most once per topic in otr_request_log_alert_cooldown."""
-        now_ns = time.monotonic_ns()
-        warned_ns = self._warned_ns.get(subscription.topic)
-        cooldown_ns = subscription.options.otr_request_log_alert_cooldown_ns
-        if warned_ns is not None and now_ns - warned_ns < cooldown_ns:
+        if not self._is_warning_due(subscription, time.monotonic_ns()):
             return
-        self._warned_ns[subscription.topic] = now_ns
         _logger.warning(
             "off-transport recovery of %r from %s: the transport has not recovered sequence number %d",
             subscription.topic, transport_name(address_of(begun.id)), begun.next_sqn,
         )  # fmt: skip
+
+    def _is_warning_due(self, subscription: Subscription, now_ns: int) -> bool:
+        warned_ns = self._warned_ns.get(subscription.topic)
+        cooldown_ns = subscription.options.otr_request_log_alert_cooldown_ns
+        if warned_ns is not None and now_ns - warned_ns < cooldown_ns:
+            return False
+        self._warned_ns.pop(subscription.topic, None)
+        if len(self._warned_ns) == WARNED_TOPICS_MAX:
+            del self._warned_ns[next(iter(self._warned_ns))]
+        self._warned_ns[subscription.topic] = now_ns
+        return True
 
     def _run_due(self, now_ns: int) -> int | None:
         """Run due timers and return the time of the next one."""
