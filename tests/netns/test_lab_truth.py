@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("polars")
-pytest.importorskip("matplotlib")
 
 import pyarrow.parquet as pq
 from pyarrow import RecordBatch

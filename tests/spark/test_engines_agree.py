@@ -14,7 +14,6 @@ import pytest
 
 pytest.importorskip("pyspark")
 pytest.importorskip("polars")
-pytest.importorskip("matplotlib")
 
 import polars as pl
 import pyarrow.parquet as pq

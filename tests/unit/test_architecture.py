@@ -64,7 +64,7 @@ LAYERS = (
     {"resolution", "recovery", "requests", "streams", "driver", "telemetry", "capture"},
     {"_engine"},
     {"config", "errors", "sizing", "foreign_text", "key_file", "repeated_records", "error_log"}
-    | {"async_closing", "buffers", "message_properties"},
+    | {"async_closing", "buffers", "message_properties", "charts"},
 )
 TERMINAL_LIBRARIES = {"click", "rich"}
 

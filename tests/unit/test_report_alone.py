@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("polars")
-pytest.importorskip("matplotlib")
 
 from tests.story import Story
 from tests.unit.capture_bytes import RECEIVER as STALLED_RECEIVER

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("polars")
-pytest.importorskip("matplotlib")
 pytest.importorskip("scapy")
 
 from tests.html_page import Page

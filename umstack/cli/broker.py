@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from umstack.cli.interruption import terminable
+from umstack.cli.service_manager import ServiceManager
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.errors import PermissionNeeded, UmError
 from umstack.foreign_text import displayed
@@ -126,6 +127,7 @@ def command(
 def _run(path: Path, policy: Policy, log: _Log) -> None:
     try:
         with terminable(), ExitStack() as stack:
+            manager = ServiceManager()
             listener = inherited_listener()
             where = "the socket of its unit" if listener else str(path)
             listener = listener or stack.enter_context(listen_at(path))
@@ -133,6 +135,7 @@ def _run(path: Path, policy: Policy, log: _Log) -> None:
             _warn_of(log.confinement)
             broker = stack.enter_context(Broker(listener, policy, log.write, log.confinement))
             click.echo(f"listening at {where}", err=True)
+            manager.announce_readiness()
             broker.serve()
     except KeyboardInterrupt:
         click.echo("ended", err=True)

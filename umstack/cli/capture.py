@@ -15,6 +15,7 @@ from umstack.capture.writing.interface_capture import CaptureReport, CaptureSett
 from umstack.capture.writing.packet_filter import PacketFilter
 from umstack.cli.interruption import INTERRUPTED_STATUS, stoppable, terminable
 from umstack.cli.meter import Meter
+from umstack.cli.service_manager import ServiceManager
 from umstack.cli.stack_options import JSON_OPTION, configuration
 from umstack.config import Scope
 
@@ -169,12 +170,15 @@ def command(
     ):
         _note_cost(capture)
         _note_runs(capture)
+        ServiceManager().announce_readiness()
         # Not earlier: on a busy host, a refusal would take many seconds to be reported at this priority.
         if priority == "idle":
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        capture.run(seconds, lambda report: meter.show(_progress(report)))
-        # Draining the ring is limited in time and must not wait for an idle CPU.
-        os.sched_setscheduler(0, *usual)
+        try:
+            capture.run(seconds, lambda report: meter.show(_progress(report)))
+        finally:
+            # Draining the ring is limited in time, as is the report of an error, and must not wait for an idle CPU.
+            os.sched_setscheduler(0, *usual)
     _print_summary(
         capture,
         time.monotonic() - started,

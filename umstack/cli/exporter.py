@@ -7,6 +7,7 @@ import json
 import click
 
 from umstack.cli.interruption import wait_for_end
+from umstack.cli.service_manager import ServiceManager
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.telemetry.alerts import render_alerts
 from umstack.telemetry.dashboard import render_dashboard
@@ -79,4 +80,5 @@ def command(
             click.echo(json.dumps({"url": endpoint.url}))
         else:
             click.echo(f"metrics at {endpoint.url}", err=True)
+        ServiceManager().announce_readiness()
         wait_for_end()

@@ -10,6 +10,7 @@ import click
 
 from umstack.cli.interruption import INTERRUPTED_STATUS, stoppable, terminable
 from umstack.cli.meter import Meter, amount
+from umstack.cli.service_manager import ServiceManager
 from umstack.cli.stack_options import JSON_OPTION, configuration, stack_options, warn_in_one_line
 from umstack.config import OptionValue, Scope
 from umstack.context import Context
@@ -178,6 +179,7 @@ def command(
         ) as recorder,
         stoppable(recorder.stop) as asked,
     ):
+        ServiceManager().announce_readiness()
         recorder.run(
             seconds,
             lambda report: meter.show(_progress(report)),

@@ -8,6 +8,7 @@ import json
 import click
 
 from umstack.cli.interruption import stoppable
+from umstack.cli.service_manager import ServiceManager
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.config import RESOLVER_DAEMON_PORT
 from umstack.resolution.relay import RelayPolicy, RelayServer
@@ -83,6 +84,7 @@ def command(
         host, port = server.address
         click.echo(f"relaying topic resolution at {host}:{port}", err=True)
         with stoppable(server.stop):
+            ServiceManager().announce_readiness()
             server.serve()
         if as_json:
             click.echo(json.dumps({"address": f"{host}:{port}", **server.stats()}))

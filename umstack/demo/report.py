@@ -10,7 +10,7 @@ from typing import Any
 
 from umstack.demo.capture import capture_directory
 
-_NEEDED = ("polars", "matplotlib", "pyarrow")
+_NEEDED = ("polars", "pandas", "pyarrow")
 
 
 def why_no_report() -> str | None:

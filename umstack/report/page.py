@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Sequence
 
+from umstack.charts import chart_library
 from umstack.foreign_text import displayed
 from umstack.report import plots
 from umstack.report.findings import RECOVERIES, Finding, Severity, topic_name
@@ -23,8 +24,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #1c2530; margin: 0 auto; max
 h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .4rem; }
 p.opening { font-size: 1.1rem; overflow-wrap: anywhere; }
 p.under { color: #5a6673; margin: .2rem 0 1rem; }
-svg { max-width: 100%; height: auto; }
-.side { display: flex; flex-wrap: wrap; gap: 1.5rem; } .side > div { flex: 1 1 22rem; }
+.side { display: flex; flex-wrap: wrap; gap: 1.5rem; } .side > div { flex: 1 1 22rem; min-width: 0; }
 ul.findings { list-style: none; padding: 0; }
 ul.findings li { border-left: 4px solid #b6c2cd; padding: .35rem .8rem; margin: .35rem 0; background: #f6f8fa; }
 ul.findings li.bad { border-color: #c23b3b; } ul.findings li.worth_a_look { border-color: #e08a1e; }
@@ -369,6 +369,7 @@ def page(summary: Summary, findings: Sequence[Finding], captures: Sequence[str],
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>umstack report</title>
 <style>{_STYLE}</style>
+{chart_library()}
 </head>
 <body>
 <h1>Reliable messaging, as captured</h1>
@@ -380,6 +381,7 @@ def page(summary: Summary, findings: Sequence[Finding], captures: Sequence[str],
 </ul>
 {_plots(summary)}
 {"".join(sections)}
+{plots.drawing()}
 <footer>Made by umstack {html.escape(version)}. Each table is in a Parquet folder of its name beside this page.</footer>
 </body>
 </html>

@@ -1,7 +1,7 @@
 """LivePage: shows the contexts of this host in a browser, for `umstack watch --web`.
 
-The page (live_page.html) is one file without external resources. It receives server-sent events from `/rows`, each of
-which is LiveRows as JSON, and draws those received since it was opened.
+The page (live_page.html, with umstack.charts in it) is one file without external resources. It receives server-sent
+events from `/rows`, each of which is LiveRows as JSON, and draws those received since it was opened.
 
 Threads: those of umstack.telemetry.http_server. The viewers' threads read the contexts, once per interval regardless of
 the number of viewers, and not at all without viewers.
@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from importlib.resources import files
 
+from umstack.charts import chart_library
 from umstack.telemetry.exporter_text import program
 from umstack.telemetry.http_server import Answer, HttpServer, Request
 from umstack.telemetry.live_rows import Report, live_rows
 from umstack_xdp.closing import Closing
 
+_CHARTS = "<!-- charts -->"
 _HTML = "text/html; charset=utf-8"
 _EVENTS = "text/event-stream; charset=utf-8"
 _HEADERS = {
@@ -30,6 +32,12 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+
+
+def _page() -> str:
+    """Return the page with the library of its charts in it."""
+    text = files("umstack.telemetry").joinpath("live_page.html").read_text(encoding="utf-8")
+    return text.replace(_CHARTS, chart_library())
 
 
 class LivePage(Closing):
@@ -45,7 +53,7 @@ class LivePage(Closing):
         self._number = 0
         self._due = 0.0
         self._closing = threading.Event()
-        self._page = files("umstack.telemetry").joinpath("live_page.html").read_text()
+        self._page = _page()
         self._server = HttpServer(address, "the live page", self._answer)
         self.port = self._server.port
         self.url = self._server.url + "/"
