@@ -10,13 +10,17 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from functools import cache
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
 import umstack
+from tests.unit.browser import needs_chromium, opened
 from tests.unit.test_architecture import project_files, shown
+from umstack.config.configuration import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "docs" / "site" / "mkdocs.yml"
@@ -72,11 +76,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(300)
 def test_the_site_builds_and_shows_the_api(site: Path) -> None:
     """Every page is there, every public name has its place, every command its help, every example its text."""
-    reference = (site / "reference" / "api.html").read_text()
-    missing = [
-        name for name in umstack.__all__ if name != "Event" and f'id="umstack.{name}"' not in reference
-    ]
-    assert not missing, f"not in docs/reference/api.md: {missing}"
+    listed = (site / "reference/api.html").read_text()
+    for name in umstack.__all__:
+        page = site / f"reference/umstack.{name}.html"
+        if name != "Event":
+            assert f'href="{page.name}"' in listed, f"not in docs/reference/api.md: {name}"
+            assert f'id="umstack.{name}"' in page.read_text()
+    context = re.sub(r"<[^>]*>", "", (site / "reference/umstack.Context.html").read_text())
+    assert re.search(r"timeout\s*:\s*float\s*\|\s*None", context), "signatures have types"
     commands = (site / "reference" / "commands.html").read_text()
     assert 'id="umstack-send"' in commands
     assert "Usage: umstack send" in commands
@@ -84,6 +91,74 @@ def test_the_site_builds_and_shows_the_api(site: Path) -> None:
     text = re.sub(r"<[^>]*>", "", guides)
     assert "8&lt;--" not in text
     assert "the last has sequence number" in text
+
+
+class _Links(HTMLParser):
+    """The ids of a page, and the links in it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.ids |= {given[name] for name in ("id", "name") if name in given}
+        self.links |= {given[name] for name in ("href", "src") if name in given}
+
+
+@pytest.mark.timeout(300)
+def test_links_of_the_site_resolve(site: Path) -> None:
+    """Every link within the site leads to a file, and every fragment to an element of it."""
+    pages = {path: _Links(path.read_text()) for path in site.rglob("*.html") if path.name != "404.html"}
+    wrong = []
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if parts.scheme or parts.netloc:
+                continue
+            if not target.exists():
+                wrong.append(f"{path.name}: {link}: no such file")
+            elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].ids:
+                wrong.append(f"{path.name}: {link}: no such element")
+    assert not wrong, "\n".join(wrong[:20])
+
+
+@pytest.mark.timeout(300)
+def test_each_option_is_an_entry_of_the_site(site: Path) -> None:
+    """An entry has an anchor of its scope and name, its default and its meaning."""
+    page = (site / "options.html").read_text()
+    for scope, option in ((scope, name) for scope, options in OPTIONS.items() for name in options):
+        assert f'id="{scope}-{option}"' in page
+    text = " ".join(re.sub(r"<[^>]*>", "", page).split())
+    assert "0/1 · default 1 · Ultra Messaging: 0 · 0 | 1" in text
+
+
+@needs_chromium
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_a_browser_shows_the_site_from_files(site: Path, width: int, height: int) -> None:
+    """No page scrolls sideways, and the search finds an option without a server."""
+    with opened((site / "index.html").as_uri(), width, height) as (browser, errors):
+        for page in (
+            "options",
+            "reference/api",
+            "reference/umstack.Context",
+            "performance",
+            "counters",
+            "index",
+        ):
+            browser.goto((site / f"{page}.html").as_uri())
+            assert browser.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), page
+        assert browser.inner_text(".figures strong >> nth=0")
+        assert browser.evaluate("document.querySelector('img[src$=\"layers.svg\"]').naturalWidth > 0")
+        browser.keyboard.press("f")
+        browser.wait_for_selector(".md-search__input:focus")
+        browser.keyboard.type("link_xdp_checksum")
+        browser.wait_for_selector('.md-search-result__item a[href*="options.html"]', state="attached")
+        assert errors == []
 
 
 @pytest.mark.timeout(300)
