@@ -163,7 +163,7 @@ system_packages() {
         install_clang_runtime
         install_bcc
         unpack_prometheus
-        apt_install_if_known debootstrap
+        apt_install_if_known debootstrap debhelper python3-venv
         command -v chromium >/dev/null || apt_install_if_known chromium
     fi
 }

@@ -533,6 +533,15 @@ def test_a_capture_stands_back(
     ended(capture)
 
 
+def test_a_capture_may_stay_in_the_idle_class(make_lab: MakeLab, tmp_path: Path) -> None:
+    """Without CAP_SYS_NICE it cannot leave the class at its end; its summary and its files are complete."""
+    prefix = ["setpriv", "--bounding-set=-sys_nice"]
+    capture = start_capture(make_lab(hosts=2).hosts[0], "--out", str(tmp_path), prefix=prefix)
+    listening(capture, tmp_path)
+    said, _ = ended(capture)
+    assert [str(path) for path in tmp_path.iterdir()] == said["files"]
+
+
 def test_a_capture_that_is_refused_keeps_its_priority(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy host a refusal at the lowest priority would take many seconds to be reported."""
     lowered: list[int] = []

@@ -102,7 +102,7 @@ def test_a_wrong_unit_is_detected(tmp_path: Path) -> None:
     assert "NoNewPrivilege" in done.stderr
 
 
-@pytest.mark.parametrize("script", ["debian/postinst", "debian/prerm", "prove-wheel"])
+@pytest.mark.parametrize("script", ["debian/postinst", "debian/prerm", "prove-wheel", "prove-deb"])
 def test_scripts_are_valid_shell(script: str) -> None:
     """The shell parses the scripts completely."""
     done = subprocess.run(["sh", "-n", PACKAGING / script], capture_output=True, text=True)
@@ -186,9 +186,13 @@ def test_the_kubernetes_example_runs_commands_that_exist() -> None:
 
 
 def test_the_dashboard_is_json() -> None:
-    """The Grafana dashboard is JSON; the Debian package generates it with the command of its own wheel."""
+    """The Grafana dashboard is JSON; the Debian package generates it with its own command."""
     assert json.loads(render_dashboard())["title"] == "umstack"
-    assert (
-        'umstack" exporter --print dashboard >"$WORK/umstack.json"'
-        in (PACKAGING.parent / "scripts" / "package").read_text()
-    )
+    assert "-m umstack exporter --print dashboard" in (PACKAGING / "debian/rules").read_text()
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_a_unit_is_proved_from_the_package(unit: Path) -> None:
+    """packaging/prove-units, which a test of the netns tier runs, names each unit; all announce their readiness."""
+    assert f'"{unit.name}": prove_' in (PACKAGING / "prove-units").read_text()
+    assert re.search(r"^Type=notify$", unit.read_text(), re.MULTILINE)

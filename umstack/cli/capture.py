@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -178,7 +179,9 @@ def command(
             capture.run(seconds, lambda report: meter.show(_progress(report)))
         finally:
             # Draining the ring is limited in time, as is the report of an error, and must not wait for an idle CPU.
-            os.sched_setscheduler(0, *usual)
+            # To leave the idle class, a process needs CAP_SYS_NICE or a limit that allows its nice value.
+            with contextlib.suppress(PermissionError):
+                os.sched_setscheduler(0, *usual)
     _print_summary(
         capture,
         time.monotonic() - started,

@@ -80,5 +80,4 @@ def command(
             click.echo(json.dumps({"url": endpoint.url}))
         else:
             click.echo(f"metrics at {endpoint.url}", err=True)
-        ServiceManager().announce_readiness()
-        wait_for_end()
+        wait_for_end(ServiceManager().announce_readiness)

@@ -73,11 +73,12 @@ def terminable(*, once: bool = False) -> Iterator[None]:
         _handle(before)
 
 
-def wait_for_end() -> None:
-    """Wait for SIGINT or SIGTERM, for commands that serve."""
+def wait_for_end(on_waiting: Callable[[], None] = lambda: None) -> None:
+    """Wait for SIGINT or SIGTERM, for commands that serve; call `on_waiting` once either is handled."""
     ended = threading.Event()
     for number in _SIGNALS:
         signal.signal(number, lambda *_: ended.set())
+    on_waiting()
     ended.wait()
 
 
