@@ -20,6 +20,9 @@ TOP_CHARACTERS = 2500
 MAX_FILE_BYTES = 1_000_000
 CODE_SUFFIXES = {".py", ".pyi", ".c", ".h", ".sh", ".bt"}
 
+# Libraries of others that the package or the site contains, each with its licence beside it.
+VENDORED = ("umstack/charts/uplot.", "docs/javascripts/iframe-worker.")
+
 TOP_LEVEL = {
     "pyproject.toml",
     "xdp",
@@ -165,8 +168,10 @@ def shown(path: Path) -> str:
 
 
 def text_files() -> Iterator[tuple[Path, str]]:
-    """Every project file that is text, with its text."""
+    """Every project file that is text and our own, with its text."""
     for path in project_files():
+        if shown(path).startswith(VENDORED):
+            continue
         try:
             yield path, path.read_text(encoding="utf-8")
         except UnicodeDecodeError:

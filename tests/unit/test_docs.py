@@ -20,7 +20,7 @@ import pytest
 import umstack
 from tests.unit.browser import needs_chromium, opened
 from tests.unit.test_architecture import project_files, shown
-from umstack.config.configuration import OPTIONS
+from umstack.config.setting import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "docs" / "site" / "mkdocs.yml"
