@@ -6,9 +6,10 @@
  *   lossy_port    on the switch end of a host's veth, egress (toward the host) or ingress (from the host).
  *   lossy_detour  on the far end of the port's detour, a veth loop inside the switch namespace.
  *
- * Scope. Only UDP over IPv4 is considered, to a multicast destination unless LOSSY_UNICAST is set, and TCP segments if
- * LOSSY_TCP is set; ARP, IGMP and everything else passes unchanged. All CPUs share one counter that numbers datagrams
- * and segments. The fate of datagram i is a function of (seed, i) alone, so that a seed replays the same losses.
+ * Scope. Only UDP over IPv4 and IPv6 (without extension headers) is considered, to a multicast destination unless
+ * LOSSY_UNICAST is set, and TCP segments if LOSSY_TCP is set; ARP, IGMP, ICMPv6 and everything else passes unchanged.
+ * All CPUs share one counter that numbers datagrams and segments. The fate of datagram i is a function of (seed, i)
+ * alone, so that a seed replays the same losses.
  *
  * Corruption. One bit of the packet behind the Ethernet header is flipped and no checksum is adjusted, as a fault
  * behind the last check of the frame would do. The lab turns checksum offload off on hosts: veth would otherwise mark
@@ -27,6 +28,7 @@
 #include <linux/bpf.h>
 #include <linux/in.h>
 #include <linux/ip.h>
+#include <linux/ipv6.h>
 #include <linux/pkt_cls.h>
 
 #include "packet.h"
@@ -153,7 +155,10 @@ static __always_inline void corrupt(struct __sk_buff *skb, const struct lossy_co
 static __always_inline int matches(struct __sk_buff *skb, __u32 flags)
 {
     struct iphdr ip;
+    struct ipv6hdr ipv6;
     struct vlan_tag tag;
+    __u8 protocol;
+    int is_multicast;
     __u32 offset = ETH_HLEN;
     __be16 proto;
 
@@ -167,13 +172,22 @@ static __always_inline int matches(struct __sk_buff *skb, __u32 flags)
         proto = tag.encapsulated_proto;
         offset += sizeof(tag);
     }
-    if (proto != bpf_htons(ETH_P_IP) || bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)))
+    if (proto == bpf_htons(ETH_P_IP)) {
+        if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)) || ip.version != 4)
+            return 0;
+        protocol = ip.protocol;
+        is_multicast = IN_MULTICAST(bpf_ntohl(ip.daddr));
+    } else if (proto == bpf_htons(ETH_P_IPV6)) {
+        if (bpf_skb_load_bytes(skb, offset, &ipv6, sizeof(ipv6)) || ipv6.version != 6)
+            return 0;
+        protocol = ipv6.nexthdr;
+        is_multicast = ipv6.daddr.in6_u.u6_addr8[0] == 0xff;
+    } else {
         return 0;
-    if (ip.version != 4)
-        return 0;
-    if (ip.protocol == IPPROTO_TCP)
+    }
+    if (protocol == IPPROTO_TCP)
         return (flags & LOSSY_TCP) != 0;
-    return ip.protocol == IPPROTO_UDP && ((flags & LOSSY_UNICAST) || IN_MULTICAST(bpf_ntohl(ip.daddr)));
+    return protocol == IPPROTO_UDP && ((flags & LOSSY_UNICAST) || is_multicast);
 }
 
 static __always_inline __u32 hold_tick(void)

@@ -758,6 +758,9 @@ class Context(AsyncClosing):
     def _report_ipv6(self, former: xdp.Interface, interface: xdp.Interface, result: int) -> None:
         """Report that only the IPv6 address has changed; without a session that uses it, that is no news."""
         log = logging.getLogger("umstack.link")
+        if former.ipv6_address is None:  # sources of IPv6 groups could not be joined
+            self._resolver.forget_sessions(None)
+            self._resolver.request_resolution()
         change = f"{interface.name} had the IPv6 address {former.ipv6_address} and now has {interface.ipv6_address}"
         if result == 0:
             log.info("%s: followed", change)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scapy.layers.inet import ICMP, IP, TCP, UDP
-from scapy.layers.inet6 import IPv6
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrHopByHop
 from scapy.layers.l2 import ARP, Dot1AD, Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
@@ -178,6 +178,13 @@ def test_a_corrupted_datagram_differs_in_one_bit_behind_the_ethernet_header(loss
     assert counters["dropped"] == sum(is_chosen(7, i, "loss", 0.25) for i in range(400))
 
 
+def ipv6(destination: str, payload: Packet) -> bytes:
+    """Return a frame with an IPv6 packet."""
+    return bytes(
+        Ether(dst="33:33:00:00:00:01") / IPv6(src="fd00::1", dst=destination) / payload / Raw(bytes(64))
+    )
+
+
 @pytest.mark.parametrize(
     "packet",
     [
@@ -186,10 +193,11 @@ def test_a_corrupted_datagram_differs_in_one_bit_behind_the_ethernet_header(loss
         igmp(0x11, "0.0.0.0", "224.0.0.1"),
         frame(TCP(dport=80), "10.77.0.2"),
         frame(ICMP(), "10.77.0.2"),
-        bytes(Ether(dst="33:33:00:00:00:01") / IPv6(dst="ff02::1") / UDP(dport=9) / Raw(b"x" * 64)),
+        ipv6("ff02::16", IPv6ExtHdrHopByHop(nh=58) / Raw(bytes(20))),
+        ipv6("fd00::2", UDP(dport=9)),
         datagram("10.77.0.2"),
     ],
-    ids=["arp", "igmp-report", "igmp-query", "tcp", "icmp", "udp-ipv6", "udp-unicast"],
+    ids=["arp", "igmp-report", "igmp-query", "tcp", "icmp", "mld", "udp-ipv6-unicast", "udp-unicast"],
 )
 def test_other_packets_pass_unchanged(lossy: Lossy, packet: bytes) -> None:
     """Lab: a port that blocks all its datagrams still passes all other packets, unchanged and uncounted."""
@@ -199,12 +207,20 @@ def test_other_packets_pass_unchanged(lossy: Lossy, packet: bytes) -> None:
     assert not any(lossy.counters().values())
 
 
+def test_ipv6_groups_are_considered(lossy: Lossy) -> None:
+    """Lab: a datagram to an IPv6 group has the same fate as one to an IPv4 group."""
+    lossy.configure(flags=BLOCK)
+    assert lossy.run(ipv6("ff15::7", UDP(dport=9))).result == TC_ACT_SHOT
+    assert lossy.counters()["blocked"] == 1
+
+
 def test_unicast_is_considered_if_requested(lossy: Lossy) -> None:
     """Lab: with the flag, a NAK has the same fate; IGMP and ARP still pass."""
     lossy.configure(flags=BLOCK | UNICAST)
     assert lossy.run(datagram("10.77.0.2")).result == TC_ACT_SHOT
+    assert lossy.run(ipv6("fd00::2", UDP(dport=9))).result == TC_ACT_SHOT
     assert lossy.run(igmp(0x16, "239.1.2.3")).result == TC_ACT_OK
-    assert lossy.counters()["blocked"] == 1
+    assert lossy.counters()["blocked"] == 2
 
 
 def test_segments_are_considered_if_requested(lossy: Lossy) -> None:

@@ -132,6 +132,44 @@ def test_the_configuration_sets_the_filter() -> None:
     assert not is_kept(program, frame("224.9.10.11", 12965))
 
 
+def frame6(to: str, port: int, *, protocol: int = 17) -> bytes:
+    """Return an Ethernet frame with an IPv6 and a UDP header."""
+    ip = struct.pack("!IHBB", 0x60000000, 30, protocol, 16)
+    ip += ipaddress.IPv6Address("fd00::1").packed + ipaddress.IPv6Address(to).packed
+    return bytes(12) + struct.pack("!H", 0x86DD) + ip + struct.pack("!HHHH", 1000, port, 30, 0) + bytes(22)
+
+
+@pytest.mark.parametrize(
+    ("packet", "expected"),
+    [
+        (frame6("ff15::7", 14400), True),
+        (frame6("ff15::9", 14400), True),
+        (frame6("ff15::a", 14400), False),
+        (frame6("ff15::6", 14400), False),
+        (frame6("ff15:0:1::7", 14400), False),
+        (frame6("ff15::7", 14401), False),
+        (frame6("ff15::7", 14401, protocol=44), True),
+        (frame6("fd00::2", 14390), True),
+        (frame6("fd00::2", 14400), False),
+        (frame6("fd00::2", 14390, protocol=6), False),
+        (frame6("ff15::b", 14390), False),
+        (frame("224.9.10.11", 12965), True),
+        (frame("224.10.10.10", 14400), False),
+    ],
+)
+def test_ipv6_groups_are_kept(packet: bytes, expected: bool) -> None:
+    """With a pool of IPv6 groups, the filter keeps their data, and control messages to IPv6 addresses."""
+    config = Config()
+    for end, group in (("low", "ff15::7"), ("high", "ff15::9")):
+        config = config.with_options(Scope.CONTEXT, {f"transport_lbtrm_multicast_address_{end}": group})
+    chosen = PacketFilter.of_configuration(config)
+    assert is_kept(chosen.program(), packet) is expected
+    assert "ip6[36:4] >= 0x7 and ip6[36:4] <= 0x9" in str(chosen)
+    named = DEFAULT.narrowed(["ff15::7-ff15::9"], [])
+    assert is_kept(named.program(), frame6("ff15::8", 5))
+    assert not is_kept(named.program(), frame6("ff15::a", 5))
+
+
 def test_the_program_agrees_with_the_ranges() -> None:
     """With random ranges and packets, the program keeps exactly the packets in the ranges."""
     seed = random.randrange(2**32)
@@ -153,7 +191,10 @@ def test_the_program_agrees_with_the_ranges() -> None:
             assert is_kept(program, frame(str(address(base + group)), port)) == expected
 
 
-@pytest.mark.parametrize("text", ["nonsense", "239.1.1.1/8", "239.1.1.1-x", "239.1.1.9-239.1.1.1", ""])
+@pytest.mark.parametrize(
+    "text",
+    ["nonsense", "239.1.1.1/8", "239.1.1.1-x", "239.1.1.9-239.1.1.1", "", "ff15::7-239.1.1.1", "ff15::/64"],
+)
 def test_an_invalid_group_is_refused(text: str) -> None:
     """The error shows a valid example."""
     with pytest.raises(OptionError):

@@ -9,6 +9,7 @@ import pytest
 
 from umstack._engine.transport_address import transport_name
 from umstack.errors import TopicNameError
+from umstack.resolution.cache import KnownSource, ResolverCache
 from umstack.resolution.codec import (
     HEADER_BYTES,
     Advertisement,
@@ -98,6 +99,52 @@ def test_transport_information_of_a_wrong_length_is_malformed(kind: int) -> None
     """This holds for every transport."""
     data = bytes.fromhex(f"00000001 4d4400 {kind:02x} 07 003c 000007d1 0a090001382c00")
     assert decode(data) == Rejected(RejectReason.MALFORMED, decode(data).detail)  # type: ignore[union-attr]
+
+
+OVER_IPV6 = LbtrmAddress("fd00:1::2", "ff15::7", 0x5EED0001, 14400, 14390)
+IPV6_ADVERTISEMENT = (
+    "00000001 4d4400 90 10 003c 000003e9 00040028"
+    "55240000 fd000001000000000000000000000002 ff150000000000000000000000000007"
+    "00000000 00000000 5eed0001 3840 3836"
+)
+
+
+def test_ipv6_addresses_are_in_an_option() -> None:
+    """The IPv4 addresses of the transport are then zero, so a receiver without the option joins nothing."""
+    meaning = ResolutionDatagram(advertisements=(Advertisement("MD", 1001, 60, OVER_IPV6),))
+    assert decode(bytes.fromhex(IPV6_ADVERTISEMENT)) == meaning
+    assert encode(meaning) == bytes.fromhex(IPV6_ADVERTISEMENT)
+    cache = ResolverCache(10)
+    assert cache.take(encode(meaning)) is not None
+    assert cache.sources_of("MD", b"MD") == [KnownSource("MD", 1001, OVER_IPV6)]
+    assert transport_name(OVER_IPV6) == "LBTRM:[fd00:1::2]:14390:5eed0001:[ff15::7]:14400"
+
+
+def test_ipv6_addresses_and_other_options() -> None:
+    """The option with IPv6 addresses is not among the options of an advertisement; the others stay in order."""
+    options = (WireOption(4, bytes(22)), WireOption(85, b"too short"))
+    meaning = ResolutionDatagram(advertisements=(Advertisement("MD", 1001, 60, OVER_IPV6, options),))
+    assert decode(encode(meaning)) == meaning
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("00000000 00000000 5eed", "0a090001 00000000 5eed"),
+        ("fd000001000000000000000000000002", "00000000000000000000ffff0a090001"),
+        ("fd000001000000000000000000000002", "0" * 32),
+        ("ff150000000000000000000000000007", "00000000000000000000ffffe00a0a0a"),
+    ],
+    ids=["with an IPv4 address", "mapped source", "no source", "mapped group"],
+)
+def test_ipv6_addresses_in_another_form_are_not_used(old: str, new: str) -> None:
+    """The session of such an advertisement is not joinable: the core and Python agree."""
+    data = bytes.fromhex(IPV6_ADVERTISEMENT.replace(old, new))
+    (advertisement,) = decode(data).advertisements  # type: ignore[union-attr]
+    assert advertisement.transport.group == "0.0.0.0"
+    cache = ResolverCache(10)
+    assert cache.take(data) is not None
+    assert cache.sources_of("MD", b"MD") == []
 
 
 def test_addresses_of_different_transports_are_never_equal() -> None:

@@ -95,6 +95,28 @@ def test_an_advertisement_has_every_field(tmp_path: Path) -> None:
         assert found[0] == value or int(found[0], 0) == int(value, 0), field
 
 
+def test_an_advertisement_of_an_ipv6_session(tmp_path: Path) -> None:
+    """tshark decodes the advertisement: it shows our option as unknown, and zeros as addresses of the transport."""
+    resolver = machine()
+    over_ipv6 = LbtrmAddress("fd00:1::2", "ff15::7", 0x5EED0001, 14400, 14390)
+    resolver.advertise("MD.SIX", 1001, over_ipv6, Config().source_options(), 0)
+    resolver.advertise("MD.FOUR", 1002, address(), Config().source_options(), 0)
+    (datagram,) = resolver.datagrams_to_send(0)
+    path = tmp_path / "ipv6.pcap"
+    write(path, [datagram])
+    assert tshark(path, "-Y", "_ws.malformed || _ws.short") == ""
+    assert "Unknown option 0x55" in tshark(path, "-O", "lbmr", "-V")
+    (packet,) = json.loads(tshark(path, "-T", "json", "--no-duplicate-keys"))
+    tree = packet["_source"]["layers"]["lbmr"]
+    assert values(tree, "lbmr.tir.name") == ["MD.SIX", "MD.FOUR"]
+    assert values(tree, "lbmr.tir.lbtrm.srcip") == ["0.0.0.0", HOST]
+    assert values(tree, "lbmr.tir.lbtrm.mcastip") == ["0.0.0.0", "224.10.10.10"]
+    assert [int(one, 0) for one in values(tree, "lbmr.tir.lbtrm.sessid")] == [0x5EED0001] * 2
+    option = LBMR(datagram).tirs[0].options[1]
+    assert (option.source_ip, option.group, option.flags) == ("fd00:1::2", "ff15::7", 0)
+    assert LBMR(bytes(LBMR(datagram))) == LBMR(datagram)
+
+
 @pytest.mark.parametrize("session_id", [0x5EED00AA, 0])
 def test_an_advertisement_of_a_unicast_source(tmp_path: Path, session_id: int) -> None:
     """W1: TIRs of LBT-RU and TCP carry source ip, port and the session id, if any."""

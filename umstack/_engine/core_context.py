@@ -12,7 +12,7 @@ from umstack._core import ffi, lib
 from umstack._engine.core_address import core_ip
 from umstack._engine.link import DataLink
 from umstack.config import ContextOptions
-from umstack.errors import Closed, Forked, error_from_result
+from umstack.errors import Closed, Forked, InterfaceError, OptionError, error_from_result
 from umstack.sizing import IPV6_UDP_HEADER_BYTES, datagram_size, memory_size, udp_payload_bytes
 from umstack_xdp.modes import Mode
 
@@ -169,10 +169,21 @@ class CoreContext:
             return self.datagram_bytes
         return min(self.datagram_bytes, udp_payload_bytes(mtu_bytes, IPV6_UDP_HEADER_BYTES))
 
-    @property
-    def is_on_rings(self) -> bool:
-        """True if data is received and sent by AF_XDP rings."""
-        return self._link.kind == "xdp"
+    def ipv6_address(self, group: str) -> str:
+        """Return the address for an IPv6 group. Raises OptionError over rings, InterfaceError if there is none."""
+        if self._link.kind == "xdp":
+            raise OptionError(
+                f"the group {group} is of IPv6, which AF_XDP rings do not carry",
+                hint="open the context with link=socket",
+            )
+        interface = self.interface
+        if interface.ipv6_address is None:
+            raise InterfaceError(
+                f"interface {interface.name} has no IPv6 address, which the group {group} needs",
+                hint=f"ip address add ADDRESS/64 dev {interface.name}; sysctl "
+                f"net.ipv6.conf.{interface.name}.disable_ipv6=0",
+            )
+        return interface.ipv6_address
 
     def set_mtu(self, mtu_bytes: int) -> None:
         """Follow the interface's MTU. A configured size that no longer fits is replaced by one that does."""

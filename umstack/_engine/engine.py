@@ -12,7 +12,7 @@ from typing import Any
 
 import umstack_xdp as xdp
 from umstack._core import ffi, lib
-from umstack._engine.core_address import ip_text
+from umstack._engine.core_address import ip_text, is_ipv6
 from umstack._engine.core_context import CoreContext
 from umstack._engine.dispatch import Dispatch, DispatchThreads, DonatedDispatch
 from umstack._engine.duty_cycle import DutyCycle
@@ -35,14 +35,15 @@ from umstack._engine.transport_address import (
 )
 from umstack._engine.waiting import SEQUENTIAL_SLICE_NS, SLICE_NS, timeout_ns
 from umstack.config import ContextOptions, LintWarning, lint_datagram_size
+from umstack.errors import InterfaceError, OptionError
 from umstack.repeated_records import RepeatedRecords
 from umstack.sizing import udp_payload_bytes
 from umstack_xdp.modes import Mode, Wanted
 
 _GROUPS_MAX: int = lib.UM_RECEIVING_GROUPS_MAX
 
-_SOURCE_SPECIFIC_PREFIX = "232."
-"""Groups for source-specific multicast (RFC 4607)."""
+_SOURCE_SPECIFIC_PREFIXES = ("232.", "ff3")
+"""Groups for source-specific multicast (RFC 4607): 232.0.0.0/8 and ff3x::/32."""
 
 _log = logging.getLogger("umstack.resolution")
 _records = RepeatedRecords(_log)
@@ -219,17 +220,28 @@ class Engine:
             self._warn_of_ephemeral_ports()
 
     def _is_joined(self, address: LbtrmAddress) -> bool:
-        """Return true if the options allow the source; warn if no router forwards its group to an any-source join."""
+        """Return true if the source can be joined and the options allow it; warn if no router forwards its group to an
+        any-source join, and of what IPv6 is missing."""
         allowed = self.core.options.multicast_sources
-        if allowed is None and address.group.startswith(_SOURCE_SPECIFIC_PREFIX):
+        if allowed is None and address.group.startswith(_SOURCE_SPECIFIC_PREFIXES):
             _records.write(
                 ("ssm", address.group),
                 logging.WARNING,
-                "%s is in 232.0.0.0/8, whose datagrams routers forward only to source-specific joins: set "
+                "%s is in 232.0.0.0/8 or ff3x::/32, whose datagrams routers forward only to source-specific joins: set "
                 "transport_lbtrm_multicast_sources to discovered",
                 address.group,
             )
-        return not allowed or address.source_ip in allowed
+        if allowed and address.source_ip not in allowed:
+            return False
+        if is_ipv6(address.group):
+            try:
+                self.core.ipv6_address(address.group)
+            except (InterfaceError, OptionError) as error:
+                _records.write(
+                    "IPv6", logging.WARNING, "%s is not received: %s", transport_name(address), error
+                )
+                return False
+        return True
 
     def _warn_of_ephemeral_ports(self) -> None:
         count = lib.um_context_ephemeral_ports(self.core.handle)

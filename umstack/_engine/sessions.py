@@ -28,7 +28,7 @@ from umstack._engine.transport_address import (
 )
 from umstack.config import SourceOptions, adaptive_timers
 from umstack.config.datagram_options import rates_of, source_of
-from umstack.errors import InterfaceError, OptionError, UmError
+from umstack.errors import OptionError, UmError
 from umstack.foreign_text import displayed
 from umstack.repeated_records import RepeatedRecords
 
@@ -161,22 +161,6 @@ def _datagram_max_bytes(core: CoreContext, transport: str) -> int:
     return configured or core.datagram_max_bytes
 
 
-def _ipv6_address(core: CoreContext, group: str) -> str:
-    """Return the address from which the context sends to an IPv6 group. Raises OptionError or InterfaceError."""
-    if core.is_on_rings:
-        raise OptionError(
-            f"the group {group} is of IPv6, which AF_XDP rings do not carry",
-            hint="open the context with link=socket",
-        )
-    interface = core.interface
-    if interface.ipv6_address is None:
-        raise InterfaceError(
-            f"interface {interface.name} has no IPv6 address, which the group {group} needs",
-            hint=f"ip address add ADDRESS/64 dev {interface.name} (sysctl net.ipv6.conf.{interface.name}.disable_ipv6)",
-        )
-    return interface.ipv6_address
-
-
 class Place(NamedTuple):
     """The address of a source session: group and destination port for LBT-RM, else the port (0: any of the pool)."""
 
@@ -229,7 +213,7 @@ class SourceSession:
             self.address = LbtruAddress(ip, config.session_id, config.nak_port)
         else:
             if is_ipv6(place.group):
-                ip, datagram_bytes = _ipv6_address(core, place.group), core.ipv6_datagram_bytes
+                ip, datagram_bytes = core.ipv6_address(place.group), core.ipv6_datagram_bytes
             self._open_lbtrm(core, config)
             self.address = LbtrmAddress(ip, place.group, config.session_id, place.port, config.nak_port)
         self._memory = LogMemory(self.handle)

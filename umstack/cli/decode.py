@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from umstack._engine.core_address import named
 from umstack.capture import SCHEMA, CaptureNotes, CapturePorts, decode
 from umstack.capture.reading.errors import CaptureError
 from umstack.capture.reading.schema import arrow
@@ -230,7 +231,7 @@ def _end(row: dict[str, Any], end: str) -> str:
     address, port = row[f"{end}_address"], row[f"{end}_port"]
     if address is None:
         return "-"
-    return address if port is None else f"{address}:{port}"
+    return address if port is None else named(address, port)
 
 
 def _details(row: dict[str, Any]) -> str:

@@ -331,7 +331,9 @@ def _take_remarks(pieces: Pieces, kind: str, rows: pl.DataFrame) -> None:
         pieces.add("remarks", _shaped("remarks", counted))
     cut = rows.filter("ip_fragment") if kind != NOTE else rows.clear()
     if len(cut):
-        group = pl.col("group").str.split(":").list.first()
+        group = pl.coalesce(
+            pl.col("group").str.extract(r"^\[([^\]]+)\]"), pl.col("group").str.split(":").list.first()
+        )
         to = pl.when(pl.col("receiver").is_not_null()).then("publisher").otherwise(group)
         ends = cut.with_columns(
             source_address=pl.coalesce("source_address", "receiver", "publisher"),

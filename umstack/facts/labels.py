@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from umstack._engine.core_address import named
 from umstack.facts.kinds import (
     CLOSE,
     DATA,
@@ -61,7 +62,7 @@ LABELLED = pa.schema(
 _FROM_RECEIVERS = pa.array(FROM_RECEIVERS)
 _TCP_FIN_RST, _TCP_SYN = 0x05, 0x02
 _NO_TEXT = pa.scalar(None, pa.string())
-_MULTICAST = r"^(?:22[4-9]|23[0-9])\."
+_MULTICAST = r"^(?:(?:22[4-9]|23[0-9])\.|ff[0-9a-f]{2}:)"
 
 
 def labelled(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -174,6 +175,6 @@ def _groups(destination: pa.DictionaryArray, ports: pa.Array) -> pa.DictionaryAr
         address, port = divmod(pair, width)
         number = known_ports.dictionary[port - 1].as_py() if port else None
         text = addresses[address].as_py() if len(addresses) else ""
-        texts.append(text if number is None else f"{text}:{number}")
+        texts.append(text if number is None else named(text, number))
     indices = pc.if_else(to_group, pa.array(codes.astype(np.int32)), pa.scalar(None, pa.int32()))
     return pa.DictionaryArray.from_arrays(indices, pa.array(texts, pa.string()))

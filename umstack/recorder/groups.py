@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import ip_address
 
 from umstack.capture.writing.packet_filter import GROUP_HINT, AddressRange, parse_group
 from umstack.errors import OptionError
@@ -22,12 +22,15 @@ class GroupSet:
         return cls(tuple(_range(one.strip()) for text in texts for one in text.split(",")))
 
     def __contains__(self, group: str) -> bool:
-        address = IPv4Address(group)
-        return any(low <= address <= high for low, high in self.ranges)
+        address = ip_address(group)
+        return any(
+            low.version == address.version and int(low) <= int(address) <= int(high)
+            for low, high in self.ranges
+        )
 
 
 def _range(text: str) -> AddressRange:
-    low, high = parse_group(text)
-    if not (low.is_multicast and high.is_multicast):
-        raise OptionError(f"{text} is not a multicast group (224.0.0.0/4)", hint=GROUP_HINT)
-    return low, high
+    ends = parse_group(text)
+    if not all(one.is_multicast for one in ends):
+        raise OptionError(f"{text} is not a multicast group (224.0.0.0/4, ff00::/8)", hint=GROUP_HINT)
+    return ends

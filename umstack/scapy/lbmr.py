@@ -16,6 +16,7 @@ from scapy.fields import (
     ConditionalField,
     FlagsField,
     IntField,
+    IP6Field,
     IPField,
     PacketField,
     ShortField,
@@ -194,6 +195,19 @@ class LBMRTopicExtendedFunction(TypedOption):
     ]
 
 
+class LBMRTopicIPv6Addresses(TypedOption):
+    """The addresses of an LBT-RM session over IPv6, whose transport part has zeros in their place."""
+
+    name = "LBMR topic option: IPv6 addresses"
+    minimum_bytes = 36
+    fields_desc: ClassVar[list[Any]] = [
+        *_head(85),
+        XShortField("flags", 0),
+        IP6Field("source_ip", "::"),
+        IP6Field("group", "::"),
+    ]
+
+
 class LBMROptionLength(_Total):
     """Must be the last option of a datagram."""
 
@@ -241,6 +255,7 @@ _TOPIC_OPTIONS: dict[int, type[TypedOption]] = {
     9: LBMRTopicContextInstance,
     13: LBMRTopicDomain,
     14: LBMRTopicExtendedFunction,
+    85: LBMRTopicIPv6Addresses,
 }
 _PACKET_OPTIONS: dict[int, type[TypedOption]] = {
     0x80: LBMROptionLength,

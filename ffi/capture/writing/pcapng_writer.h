@@ -15,7 +15,7 @@
 
 enum {
     UM_PCAPNG_LINK_ETHERNET = 1, /* LINKTYPE_ETHERNET */
-    UM_PCAPNG_LINK_IPV4 = 228,   /* LINKTYPE_IPV4: a datagram starts with its IP header */
+    UM_PCAPNG_LINK_RAW = 101,    /* LINKTYPE_RAW: a datagram starts with its IPv4 or IPv6 header */
     UM_PCAPNG_UNKNOWN = -1,
     UM_PCAPNG_PACKET_MAX_BYTES = 128 * 1024,
 };

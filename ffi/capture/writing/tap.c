@@ -315,7 +315,7 @@ static int begin_file(um_tap *tap, const char *path)
     tap->has_file = result == 0;
     if (result != 0)
         return result;
-    um_pcapng_add_interface(&tap->writer, tap->interface, UM_PCAPNG_LINK_IPV4, tap->interface_snap_bytes, NULL);
+    um_pcapng_add_interface(&tap->writer, tap->interface, UM_PCAPNG_LINK_RAW, tap->interface_snap_bytes, NULL);
     tap->file_opened_ns = now_ns;
     tap->file_due_ns = um_clock_ns() + tap->rotate_ns;
     tap->file_drop_base = tap->seen_drop_count;

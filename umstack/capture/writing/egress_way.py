@@ -64,7 +64,7 @@ def _missing(facts: EgressFacts, *, filter_fits: bool) -> Iterator[str]:
     if facts.missing:
         yield f"tc egress requires {', '.join(facts.missing)}"
     if not filter_fits:
-        yield "tc egress requires a filter with few ranges"
+        yield "tc egress requires a filter with few ranges, of IPv4"
 
 
 def _doubts(facts: EgressFacts) -> Iterator[str]:
@@ -93,11 +93,12 @@ def _cannot(reasons: list[str]) -> CaptureError:
 
 
 def egress_filter(wanted: PacketFilter | None) -> EgressFilter | None:
-    """Return the same filter for the tap; None if it does not fit the tap, or if everything is captured.
+    """Return the same filter for the tap; None if it does not fit the tap, which selects IPv4 only, or if everything
+    is captured.
 
     Without a filter, packets of other protocols, such as tunnels, would be cut although they have rules of their own.
     """
-    if wanted is None:
+    if wanted is None or any(low.version == 6 for low, _ in wanted.groups):
         return None
     groups = [(int(low), int(high)) for low, high in wanted.groups]
     found = EgressFilter(groups, wanted.group_ports, wanted.unicast_ports, wanted.stream_ports)

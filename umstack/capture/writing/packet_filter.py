@@ -1,6 +1,7 @@
 """Packet filter of a capture: a classic BPF program that the kernel runs before copying frames.
 
-Frames are Ethernet with IPv4, without VLAN tags, which the kernel has removed.
+Frames are Ethernet with IPv4 or IPv6, without VLAN tags, which the kernel has removed. An IPv6 packet with an extension
+header is accepted if it is to one of the groups.
 """
 
 from __future__ import annotations
@@ -27,10 +28,14 @@ _ETHERTYPE_AT, _IP_AT = 12, 14
 _FRAGMENT_AT, _PROTOCOL_AT, _DESTINATION_AT = _IP_AT + 6, _IP_AT + 9, _IP_AT + 16
 _SOURCE_PORT_AT, _DESTINATION_PORT_AT = _IP_AT, _IP_AT + 2  # plus the length of the IP header
 _IPV4, _UDP, _TCP, _FRAGMENT_OFFSET = 0x0800, 17, 6, 0x1FFF
+_IPV6, _IPV6_MULTICAST, _WORD = 0x86DD, 0xFF, 0xFFFFFFFF
+_IPV6_PROTOCOL_AT, _IPV6_DESTINATION_AT, _IPV6_PORT_AT = _IP_AT + 6, _IP_AT + 24, _IP_AT + 42
 _JUMP_MAXIMUM = 255
 
-GROUP_HINT = "224.1.1.1, 224.1.1.1-224.1.1.9 or 224.1.0.0/16"
-AddressRange = tuple[ipaddress.IPv4Address, ipaddress.IPv4Address]
+GROUP_HINT = "224.1.1.1, 224.1.1.1-224.1.1.9, 224.1.0.0/16 or ff15::7"
+AddressRange = (
+    tuple[ipaddress.IPv4Address, ipaddress.IPv4Address] | tuple[ipaddress.IPv6Address, ipaddress.IPv6Address]
+)
 PortRange = tuple[int, int]
 
 
@@ -62,7 +67,7 @@ class PacketFilter:
         groups += [(group, group) for group, _ in sorted(resolvers)]
         ports = {source.transport_lbtrm_destination_port, *(port for _, port in resolvers)}
         return cls(
-            tuple((ipaddress.IPv4Address(low), ipaddress.IPv4Address(high)) for low, high in groups),
+            tuple(_range(low, high) for low, high in groups),
             tuple((port, port) for port in sorted(ports)),
             (
                 (context.transport_lbtrm_source_port_low, context.transport_lbtrm_source_port_high),
@@ -91,7 +96,7 @@ class PacketFilter:
         groups = " or ".join(_group_text(low, high) for low, high in self.groups)
         terms = [f"({groups})" + (f" and ({_ports_text(self.group_ports)})" if self.group_ports else "")]
         if self.unicast_ports:
-            terms.append(f"not ip multicast and ({_ports_text(self.unicast_ports)})")
+            terms.append(f"not ip multicast and not ip6 multicast and ({_ports_text(self.unicast_ports)})")
         datagrams = "udp and (" + " or ".join(f"({term})" for term in terms) + ")"
         if not self.stream_ports:
             return datagrams
@@ -101,11 +106,11 @@ class PacketFilter:
         """Return the instructions. The last two accept and reject."""
         assembler = _Assembler()
         assembler.load(_LOAD_HALF, _ETHERTYPE_AT)
-        assembler.jump(_JUMP_EQUAL, _IPV4, "", _REJECT)
+        assembler.jump(_JUMP_EQUAL, _IPV4, "", "not IPv4")
         assembler.load(_LOAD_BYTE, _PROTOCOL_AT)
         assembler.jump(_JUMP_EQUAL, _UDP, "", "not UDP")
         assembler.load(_LOAD_WORD, _DESTINATION_AT)
-        assembler.in_ranges([(int(low), int(high)) for low, high in self.groups], "group")
+        assembler.in_ranges([(int(low), int(high)) for low, high in self.groups if low.version == 4], "group")
         self._unicast(assembler)
         assembler.label("group")
         if self.group_ports:
@@ -117,11 +122,35 @@ class PacketFilter:
             assembler.finish(_WHOLE)
         assembler.label("not UDP")
         self._stream(assembler)
+        assembler.label("not IPv4")
+        self._ipv6(assembler)
         assembler.label(_ACCEPT)
         assembler.finish(_WHOLE)
         assembler.label(_REJECT)
         assembler.finish(0)
         return assembler.resolved()
+
+    def _ipv6(self, assembler: _Assembler) -> None:
+        assembler.jump(_JUMP_EQUAL, _IPV6, "", _REJECT)
+        for low, high in self.groups:
+            if low.version == 6:
+                assembler.ipv6_range(int(low), int(high), "IPv6 group")
+        assembler.load(_LOAD_BYTE, _IPV6_DESTINATION_AT)
+        assembler.jump(_JUMP_EQUAL, _IPV6_MULTICAST, _REJECT, "")
+        assembler.load(_LOAD_BYTE, _IPV6_PROTOCOL_AT)
+        assembler.jump(_JUMP_EQUAL, _UDP, "", _REJECT)
+        assembler.load(_LOAD_HALF, _IPV6_PORT_AT)
+        assembler.in_ranges(self.unicast_ports, _ACCEPT)
+        assembler.finish(0)
+        assembler.label("IPv6 group")
+        assembler.load(_LOAD_BYTE, _IPV6_PROTOCOL_AT)
+        assembler.jump(_JUMP_EQUAL, _UDP, "", _ACCEPT)
+        if self.group_ports:
+            assembler.load(_LOAD_HALF, _IPV6_PORT_AT)
+            assembler.in_ranges(self.group_ports, _ACCEPT)
+            assembler.finish(0)
+        else:
+            assembler.finish(_WHOLE)
 
     def _unicast(self, assembler: _Assembler) -> None:
         if self.unicast_ports:
@@ -173,6 +202,17 @@ class _Assembler:
             self.jump(_JUMP_GREATER, high, "", goal)
             self.label(beyond)
 
+    def ipv6_range(self, low: int, high: int, goal: str) -> None:
+        """Jump to `goal` if the IPv6 destination is in a range whose ends differ in their last 32 bits only."""
+        beyond = f"beyond {len(self._lines)}"
+        for word in range(3):
+            self.load(_LOAD_WORD, _IPV6_DESTINATION_AT + 4 * word)
+            self.jump(_JUMP_EQUAL, low >> 32 * (3 - word) & _WORD, "", beyond)
+        self.load(_LOAD_WORD, _IPV6_DESTINATION_AT + 12)
+        self.jump(_JUMP_AT_LEAST, low & _WORD, "", beyond)
+        self.jump(_JUMP_GREATER, high & _WORD, "", goal)
+        self.label(beyond)
+
     def port_in_ranges(self, ranges: Iterable[PortRange], port_at: int = _DESTINATION_PORT_AT) -> None:
         self._lines.append((_LOAD_HEADER_LENGTH, "", "", _IP_AT))
         self.load(_LOAD_HALF_BEHIND_HEADER, port_at)
@@ -194,16 +234,27 @@ def parse_group(text: str) -> AddressRange:
     """Parse an address, a range "low-high", or a network."""
     low, dash, high = text.partition("-")
     try:
-        if dash:
-            ends = ipaddress.IPv4Address(low), ipaddress.IPv4Address(high)
-        else:
-            network = ipaddress.IPv4Network(text)
-            ends = network.network_address, network.broadcast_address
+        if not dash:
+            network = ipaddress.ip_network(text)
+            low, high = str(network[0]), str(network[-1])
+        return _range(low, high)
     except ValueError as error:
         raise OptionError(f"{text} is not a group: {error}", hint=GROUP_HINT) from error
-    if ends[0] > ends[1]:
-        raise OptionError(f"{text} is not a range of groups: {low} is above {high}", hint=GROUP_HINT)
-    return ends
+
+
+def _range(low: str, high: str) -> AddressRange:
+    """Return a range of addresses. Raises ValueError, and OptionError for one that a filter cannot express."""
+    first, last = ipaddress.ip_address(low), ipaddress.ip_address(high)
+    if first.version != last.version or int(first) > int(last):
+        raise OptionError(f"{low}-{high} is not a range of groups: {low} is above {high}", hint=GROUP_HINT)
+    if isinstance(first, ipaddress.IPv4Address) and isinstance(last, ipaddress.IPv4Address):
+        return first, last
+    if int(first) >> 32 != int(last) >> 32:
+        raise OptionError(
+            f"{low}-{high}: the groups of a range differ in their last 32 bits only",
+            hint="name several ranges, or use --all",
+        )
+    return ipaddress.IPv6Address(first), ipaddress.IPv6Address(last)
 
 
 def parse_port(text: str) -> PortRange:
@@ -218,9 +269,16 @@ def parse_port(text: str) -> PortRange:
     return ports
 
 
-def _group_text(low: ipaddress.IPv4Address, high: ipaddress.IPv4Address) -> str:
+def _group_text(
+    low: ipaddress.IPv4Address | ipaddress.IPv6Address, high: ipaddress.IPv4Address | ipaddress.IPv6Address
+) -> str:
     if low == high:
         return f"dst host {low}"
+    if low.version == 6:
+        prefix = " and ".join(
+            f"ip6[{24 + 4 * word}:4] = {int(low) >> 32 * (3 - word) & _WORD:#x}" for word in range(3)
+        )
+        return f"({prefix} and ip6[36:4] >= {int(low) & _WORD:#x} and ip6[36:4] <= {int(high) & _WORD:#x})"
     return f"(ip[16:4] >= {int(low):#x} and ip[16:4] <= {int(high):#x})"
 
 
