@@ -1,4 +1,4 @@
-"""Readiness of a service: what its manager is told, when, and by which process."""
+"""Readiness of a service: the notice to its manager, when it is sent, and by which process."""
 
 from __future__ import annotations
 
