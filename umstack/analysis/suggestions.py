@@ -15,6 +15,7 @@ _BACKOFFS = 3
 _ROUND_TRIPS = 2
 _RETRANSMIT_SHARE = 0.1
 _SUSTAINABLE_SHARE = 0.8
+_LAST_BITS = 1e-12
 _REPEATING = 1.1
 """With more NAKs per loss than this, receivers re-NAK before a retransmission can have arrived."""
 
@@ -36,14 +37,14 @@ def suggestions(
     known = _known(lost, incidents, latencies, rated).join(unicast, list(SESSION), "left")
     known = known.join(_refusals(refused), list(SESSION), "left")
     some = pl.col("lost") > 0
-    initial = _at_least_one(((pl.col("burst_ns") + pl.col("usual_trip_ns")) / MS).ceil())
+    initial = _at_least_one(_ceil((pl.col("burst_ns") + pl.col("usual_trip_ns")) / MS))
     # Back-offs are drawn from half to one and a half times the interval; half of this value is the repair time.
     ignored = pl.when(pl.col("refused_wait_ns").is_not_null()).then(
-        _at_least_one((pl.col("refused_wait_ns") / MS).floor())
+        _at_least_one(_floor(pl.col("refused_wait_ns") / MS))
     )
-    backoff = pl.max_horizontal(initial, (2 * pl.col("repair_ns") / MS).ceil(), 2 * ignored)
+    backoff = pl.max_horizontal(initial, _ceil(2 * pl.col("repair_ns") / MS), 2 * ignored)
     repeats = pl.col("repeats") > (_REPEATING - 1) * pl.col("lost")
-    longest_trip = (pl.col("longest_trip_ns") / MS).ceil()
+    longest_trip = _ceil(pl.col("longest_trip_ns") / MS)
     waiting_ms = initial + _BACKOFFS * backoff + _ROUND_TRIPS * longest_trip
     known = _with_window(known.with_columns(waiting_ms=waiting_ms), rated)
     peak, lossy = pl.col("peak_bytes_per_second"), pl.col("lossy_bytes_per_second")
@@ -90,7 +91,7 @@ def suggestions(
         ),
         _choice(
             "retransmit_rate_limit",
-            (pl.col("mean_bytes_per_second") * 8 * _RETRANSMIT_SHARE).floor(),
+            _floor(pl.col("mean_bytes_per_second") * 8 * _RETRANSMIT_SHARE),
             "bits/s",
             "a tenth of the mean rate, headers included, from the first datagram to the last: retransmissions do not "
             "crowd out data",
@@ -100,7 +101,7 @@ def suggestions(
         ),
         _choice(
             "data_rate_limit",
-            (lossy * 8 * _SUSTAINABLE_SHARE).floor(),
+            _floor(lossy * 8 * _SUSTAINABLE_SHARE),
             "bits/s",
             "four fifths of the rate at which datagrams were lost in bursts",
             lossy < peak / _SUSTAINABLE_SHARE,
@@ -110,6 +111,16 @@ def suggestions(
     ]
     parts = [known.select(*SESSION, *choice).filter("wanted") for choice in choices]
     return pl.concat(parts).drop("wanted").sort(*SESSION, "option")
+
+
+def _floor(value: pl.Expr) -> pl.Expr:
+    """Round down, except from just below a whole number: the last bits depend on the order of a sum."""
+    return (value * (1 + _LAST_BITS)).floor()
+
+
+def _ceil(value: pl.Expr) -> pl.Expr:
+    """Round up, except from just above a whole number."""
+    return (value * (1 - _LAST_BITS)).ceil()
 
 
 def _at_least_one(value: pl.Expr) -> pl.Expr:
