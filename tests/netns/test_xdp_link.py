@@ -262,8 +262,9 @@ def captured(lab: Lab, link: str, messages: list[bytes], capture: Path) -> None:
         while seen < {"last message", "session message"}:
             assert time.monotonic() < deadline, seen
             frame = sniffer.recv(65536)
-            is_repeated = frame[42:43] == bytes([DATA]) and frame[58] & RETRANSMISSION
-            if frame[30:34] != group or is_repeated:
+            if frame[23] != socket.IPPROTO_UDP or frame[30:34] != group:
+                continue
+            if frame[42] & 0x0F == DATA and frame[58] & RETRANSMISSION:
                 continue
             writer.write(frame)
             if messages[-1] in frame:

@@ -70,7 +70,11 @@ def test_four_hundred_topics_of_one_session_are_all_connected(sending: Context, 
 def test_a_receiver_that_is_never_read_does_not_deafen_others(sending: Context, receiving: Context) -> None:
     """aeron-io/aeron#1145: one dead subscriber of a host eventually made the other applications there deaf."""
     small = {"receiver_queue_block_length": 65536, "receiver_queue_block_count": 4}
-    limits = {**small, "receiver_maximum_message_length": 1000, "receiver_full_queue_hold_interval": 200}
+    limits: dict[str, Any] = {
+        **small,
+        "receiver_maximum_message_length": 1000,
+        "receiver_full_queue_hold_interval": 200,
+    }
     with (
         sending.source("deaf", flow_control="min") as source,
         receiving.receiver("deaf", **limits) as dead,

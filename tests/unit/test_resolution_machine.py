@@ -228,7 +228,7 @@ def test_an_ended_session_is_queried_and_rediscovered() -> None:
 
 
 def test_a_final_advertisement_ends_a_source() -> None:
-    """UM-103: with resolver_send_final_advertisements, the default, the receiving side learns of the deletion immediately."""
+    """UM-103: with resolver_send_final_advertisements, the default, receivers learn of the deletion immediately."""
     publisher, subscriber = machine(), machine()
     polite = Config().source_options(resolver_send_final_advertisements=1)
     publisher.advertise("orders", 0, ADDRESS, polite, 0)
