@@ -72,6 +72,24 @@ def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
     assert ended.stderr == "umstack: the output is incomplete: No space left on device\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected", "status"),
+    [(["report", "--json"], "Missing argument", 2), (["decode", "none.pcap", "--json"], "none.pcap", None)],
+)
+def test_an_error_is_reported_although_its_json_cannot_be_written(
+    arguments: list[str], expected: str, status: int | None
+) -> None:
+    """The object of the error meets a full disk, too: then both are reported, without a traceback."""
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "umstack", *arguments], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ended.returncode == status if status else ended.returncode > 0
+    assert "Traceback" not in ended.stderr
+    assert "umstack: the output is incomplete: No space left on device" in ended.stderr
+    assert expected in ended.stderr
+
+
 def test_a_reader_that_is_gone_is_not_reported() -> None:
     """A closed pipe ends a command without a word."""
     command = [sys.executable, "-m", "umstack", "config", "dump"]

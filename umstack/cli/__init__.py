@@ -115,12 +115,7 @@ def main() -> None:
     try:
         _run()
     except OSError as error:
-        from umstack.cli.output import silence_stdout, write_problem
-
-        problem = write_problem(error)
-        silence_stdout()
-        if not isinstance(error, BrokenPipeError):
-            click.echo(f"umstack: {displayed_lines(problem)}", err=True)
+        _report_lost_output(error)
         sys.exit(1)
     except UmError as error:
         _print_json_error(error.message, error.hint, type(error).__name__)
@@ -147,4 +142,17 @@ def _run() -> None:
 def _print_json_error(message: str, hint: str, kind: str) -> None:
     """With --json, also print the error as the only object on standard output."""
     if "--json" in sys.argv[1:]:
-        click.echo(json.dumps({"ok": False, "error": {"type": kind, "message": message, "hint": hint}}))
+        try:
+            click.echo(json.dumps({"ok": False, "error": {"type": kind, "message": message, "hint": hint}}))
+        except OSError as error:  # the caller reports the command's own error in any case
+            _report_lost_output(error)
+
+
+def _report_lost_output(error: OSError) -> None:
+    """Report that the output is incomplete, unless its reader is gone, which knows. Raises other errors again."""
+    from umstack.cli.output import silence_stdout, write_problem
+
+    problem = write_problem(error)
+    silence_stdout()
+    if not isinstance(error, BrokenPipeError):
+        click.echo(f"umstack: {displayed_lines(problem)}", err=True)
