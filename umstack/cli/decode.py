@@ -99,6 +99,7 @@ def _ports(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int,
     callback=_ports,
     help="TCP ports of sources: LBT-TCP, late join and off-transport recovery.",
 )
+@click.option("--hardware-times", is_flag=True, help="Use times of switch trailers and ERF records.")
 @JSON_OPTION
 def command(
     captures: tuple[str, ...],
@@ -111,6 +112,7 @@ def command(
     lbtru_ports: tuple[int, int],
     resolution_ports: tuple[int, int],
     tcp_ports: tuple[int, int],
+    hardware_times: bool,
     as_json: bool,
 ) -> None:
     """Show the packets in captures: pcap or pcapng, plain or compressed with gzip or zstd.
@@ -126,7 +128,7 @@ def command(
         writers += [_csv_writer(stack, csv_file)] if csv_file else []
         shown = not (as_json or writers)
         meter = stack.enter_context(Meter(enabled=not shown))
-        for batch in _limited(_batches(files, ports, everything, types, meter), limit):
+        for batch in _limited(_batches(files, ports, everything, types, hardware_times, meter), limit):
             counts.update(_counted(batch))
             for writer in writers:
                 writer(batch)
@@ -138,11 +140,18 @@ def command(
 
 
 def _batches(
-    files: list[CaptureNotes], ports: CapturePorts, everything: bool, types: tuple[str, ...], meter: Meter
+    files: list[CaptureNotes],
+    ports: CapturePorts,
+    everything: bool,
+    types: tuple[str, ...],
+    hardware_times: bool,
+    meter: Meter,
 ) -> Iterator[Any]:
     rows = 0
     for notes in files:
-        for batch in decode(notes.path, only_ours=not everything, ports=ports, notes=notes):
+        for batch in decode(
+            notes.path, only_ours=not everything, ports=ports, notes=notes, hardware_times=hardware_times
+        ):
             rows += batch.num_rows
             meter.show(f"{notes.path}: {rows:,} packets")
             yield _of_types(batch, types)

@@ -55,6 +55,7 @@ Examples:
     show_default=True,
     help="Format of the tables. Others (delta, orc) need a Spark that supports them.",
 )
+@click.option("--hardware-times", is_flag=True, help="Use times of switch trailers and ERF records.")
 @click.option("--driver-memory", help="Memory of Spark's driver; implies Spark.")
 @JSON_OPTION
 def command(
@@ -64,6 +65,7 @@ def command(
     mtu: int,
     expected_loss: float | None,
     table_format: str,
+    hardware_times: bool,
     driver_memory: str | None,
     as_json: bool,
 ) -> None:
@@ -82,7 +84,12 @@ def command(
         raise Unsupported(f"reports need {error.name}", hint="pip install 'umstack[report]'") from None
 
     options = ReportOptions(
-        master, mtu, driver_memory, expected_loss=expected_loss, table_format=table_format
+        master,
+        mtu,
+        driver_memory,
+        expected_loss=expected_loss,
+        table_format=table_format,
+        hardware_times=hardware_times,
     )
     if options.uses_spark and find_spec("pyspark") is None:
         raise Unsupported("a report by Spark needs pyspark", hint="pip install 'umstack[spark,report]'")

@@ -193,7 +193,7 @@ class Pieces:
         return Facts(self.packets, sends, **frames)
 
 
-def facts_of(sources: Sequence[str | Split]) -> Facts:
+def facts_of(sources: Sequence[str | Split], *, hardware_times: bool = False) -> Facts:
     """Return the facts of files, or splits of files. Each is decoded once; of identical files only one is read.
 
     The times of first sendings, whose size grows with the captures, are kept in unnamed files in TMPDIR or /var/tmp.
@@ -205,7 +205,8 @@ def facts_of(sources: Sequence[str | Split]) -> Facts:
             counter.note(source, f"the same as {doubles[source]}, not read again")
             continue
         notes = CaptureNotes()
-        for batch in decode(source, only_ours=True, notes=notes, tally=counter.tally):
+        read = decode(source, only_ours=True, notes=notes, tally=counter.tally, hardware_times=hardware_times)
+        for batch in read:
             counter.take(batch)
         for note in notes.notes:
             counter.note(notes.path, note.template, note.count)

@@ -45,6 +45,8 @@ class ReportOptions:
     driver_memory: str | None = None
     """None selects a size that is enough for any captures."""
     spark_options: tuple[tuple[str, str], ...] = ()
+    hardware_times: bool = False
+    """Use the times of capture hardware where packets have them."""
     expected_loss: float | None = None
     """Share of datagrams, 0 to 1, that the network was set to lose on the way to each receiver: not a fault."""
     table_format: str = "parquet"
@@ -132,7 +134,7 @@ def make_report(
         if chosen.uses_spark:
             tables, packets = _by_spark(folder, files, chosen, steps)
         else:
-            tables, packets = _alone(files, chosen.mtu, steps)
+            tables, packets = _alone(files, chosen, steps)
         if not chosen.needs_spark_to_write:
             steps.begin("write")
             _written(folder, tables)
@@ -179,15 +181,15 @@ class _Steps:
         self._on_tasks(self.under_way, done, of)
 
 
-def _alone(files: list[str], mtu: int, steps: _Steps) -> tuple[Tables, int]:
+def _alone(files: list[str], chosen: ReportOptions, steps: _Steps) -> tuple[Tables, int]:
     """Return the tables and the number of packets."""
     from umstack.analysis.tables import tables_of
     from umstack.facts.facts import facts_of
 
     steps.begin("decode")
-    facts = facts_of(files)
+    facts = facts_of(files, hardware_times=chosen.hardware_times)
     steps.begin("tables")
-    return tables_of(facts, mtu), facts.packets
+    return tables_of(facts, chosen.mtu), facts.packets
 
 
 def _by_spark(folder: Path, files: list[str], chosen: ReportOptions, steps: _Steps) -> tuple[Tables, int]:
@@ -208,7 +210,9 @@ def _by_spark(folder: Path, files: list[str], chosen: ReportOptions, steps: _Ste
         ThreadPoolExecutor(1, "umstack-report") as pool,
     ):
         steps.begin("decode")
-        making = pool.submit(_translated, lambda: tables_by_spark(spark, files, chosen.mtu))
+        making = pool.submit(
+            _translated, lambda: tables_by_spark(spark, files, chosen.mtu, chosen.hardware_times)
+        )
         while not wait([making], _LOOK_SECONDS).done:
             steps.report_tasks(*tasks_of(spark))
         tables, packets = making.result()

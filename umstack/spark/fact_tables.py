@@ -24,10 +24,11 @@ _SLICE_ROWS = 1 << 20
 """Maximum length of a row with a table; a longer table is split into several rows, because Spark limits rows."""
 
 
-def facts_frame(spark: SparkSession, captures: Sequence[str]) -> DataFrame:
+def facts_frame(spark: SparkSession, captures: Sequence[str], hardware_times: bool = False) -> DataFrame:
     """Return the packed facts of captures, one row for each frame of a session and part of a capture."""
     spark.dataSource.register(UmpcapDataSource)
     reader = spark.read.format(UmpcapDataSource.name()).option("rows", "facts").option("notes", "true")
+    reader = reader.option("hardwareTimes", str(hardware_times).lower())
     return reader.load(list(captures))
 
 
@@ -54,9 +55,11 @@ def _sent(tables: Tables) -> list[tuple[str, bytes]]:
     ]
 
 
-def tables_by_spark(spark: SparkSession, captures: Sequence[str], mtu: int) -> tuple[Tables, int]:
+def tables_by_spark(
+    spark: SparkSession, captures: Sequence[str], mtu: int, hardware_times: bool = False
+) -> tuple[Tables, int]:
     """Return the tables of captures, as from `umstack.analysis.tables.tables_of`, and the number of packets."""
-    by_session = facts_frame(spark, captures).groupBy(*SESSION)
+    by_session = facts_frame(spark, captures, hardware_times).groupBy(*SESSION)
     made = by_session.applyInArrow(_analyst(mtu), from_arrow_schema(_TABLES)).toArrow()
     packets, parts = 0, list[Tables]()
     for row in made.to_pylist():

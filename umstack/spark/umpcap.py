@@ -47,7 +47,12 @@ class UmpcapReader(DataSourceReader):
             CapturePart(one)
             for file in files
             if file not in doubles
-            for one in split(file, self._options.target_bytes, self._options.ports)
+            for one in split(
+                file,
+                self._options.target_bytes,
+                self._options.ports,
+                hardware_times=self._options.hardware_times,
+            )
         ]
         if self._options.notes:
             for file, original in doubles.items():

@@ -30,7 +30,7 @@ from umstack.spark.option_names import unknown_options
 
 OPTION_NAMES = (
     *("targetPartitionBytes", "onlyOurs", "lbtrmPorts", "lbtruPorts", "resolutionPorts", "tcpPorts"),
-    *("notes", "rows", "windowSeconds", "batchRows", "maxBytesPerTrigger", "path", "paths"),
+    *("notes", "rows", "windowSeconds", "batchRows", "maxBytesPerTrigger", "hardwareTimes", "path", "paths"),
 )
 """All options of a read; Spark itself adds path and paths."""
 
@@ -54,6 +54,7 @@ class UmpcapOptions:
     trigger_bytes: int | None
     """Maximum bytes of captures in a batch of a stream; None: everything available."""
     ports: CapturePorts
+    hardware_times: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> UmpcapOptions:
@@ -86,6 +87,7 @@ class UmpcapOptions:
                 _ports(lowered, "tcpPorts", default.tcp),
                 _ports(lowered, "lbtruPorts", default.lbtru),
             ),
+            hardware_times=_flag(lowered, "hardwareTimes"),
         )
 
     def decode(

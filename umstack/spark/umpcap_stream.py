@@ -142,12 +142,12 @@ class UmpcapStreamReader(DataSourceStreamReader):
 
     def _frontier(self, file: str) -> Walk | None:
         """Walk to the end of the last complete packet; None if the file was removed."""
-        places = self._places.setdefault(file, {0: Split(file)})
+        places = self._places.setdefault(file, {0: self._begun(file)})
         try:
             if Path(file).stat().st_size < max(places):
                 # A different file with the same name.
                 places.clear()
-                places[0] = Split(file)
+                places[0] = self._begun(file)
             walked = self._walk(places[max(places)], _UNENDING)
         except (CaptureError, OSError):
             if Path(file).exists():
@@ -180,11 +180,14 @@ class UmpcapStreamReader(DataSourceStreamReader):
             yield CapturePart(replace(place, end=following.start))
             place = following
 
+    def _begun(self, file: str) -> Split:
+        return Split(file, hardware_times=self._options.hardware_times)
+
     def _walk(self, place: Split, until: int) -> Walk:
         return walk(place, until, self._options.ports)
 
     def _place(self, file: str, position: int) -> Split:
-        places = self._places.setdefault(file, {0: Split(file)})
+        places = self._places.setdefault(file, {0: self._begun(file)})
         if position not in places:
             nearest = max(known for known in places if known <= position)
             places[position] = self._walk(places[nearest], position).place

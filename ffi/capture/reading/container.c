@@ -1,4 +1,4 @@
-/* One file, because pcap and pcapng share the reader's state, its findings and the checks of a packet. */
+/* One file, because the formats share the reader's state, its findings and the checks of a packet. */
 #include "capture/reading/container.h"
 
 enum {
@@ -457,6 +457,70 @@ static enum um_capture_step next_pcapng(um_capture_reader *reader, const uint8_t
     return UM_CAPTURE_ENDED;
 }
 
+/* ERF has no file header. */
+static bool open_erf(um_capture_reader *reader, const uint8_t *data)
+{
+    um_erf_header header;
+    if (!um_erf_read(data, &header))
+        return false;
+    um_capture_interface interface = {.link_type = UM_ERF_LINK_TYPE, .resolution = 9};
+    for (int i = 0; i < UM_ERF_INTERFACES; i++)
+        um_capture_add_interface(reader, &interface);
+    reader->format = UM_CAPTURE_ERF;
+    reader->findings.section_count = 1;
+    return true;
+}
+
+static enum um_capture_step next_erf(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t until,
+                                     uint64_t *at, um_capture_packet *packet)
+{
+    while (*at < until) {
+        const uint8_t *record = data + *at;
+        um_erf_header header;
+        if (length - *at < UM_ERF_HEADER_BYTES)
+            return UM_CAPTURE_INCOMPLETE;
+        if (!um_erf_read(record, &header))
+            return is_zeros(record, UM_ERF_HEADER_BYTES) ? UM_CAPTURE_ZEROS : UM_CAPTURE_DAMAGED;
+        if (length - *at < header.record_bytes)
+            return UM_CAPTURE_INCOMPLETE;
+        *packet = (um_capture_packet){.position = *at,
+                                      .data = record,
+                                      .captured_bytes = header.record_bytes,
+                                      .frame_bytes = header.record_bytes,
+                                      .interface = header.interface,
+                                      .link_type = UM_ERF_LINK_TYPE,
+                                      .is_timed = true,
+                                      .time_ns = header.time_ns};
+        if (header.lost_count > 0)
+            set_drops(reader, packet, header.lost_count);
+        *at += header.record_bytes;
+        if (!um_erf_is_skipped(&header))
+            return UM_CAPTURE_PACKET;
+    }
+    return UM_CAPTURE_ENDED;
+}
+
+/* Sets the content of an ERF record. */
+static void open_record(const um_capture_reader *reader, um_capture_packet *packet)
+{
+    int64_t time_ns;
+    if (!um_erf_open(packet, &time_ns) || !(reader->hardware_times || reader->format == UM_CAPTURE_ERF))
+        return;
+    packet->is_timed = packet->interface >= 0;
+    packet->time_ns = time_ns;
+    packet->has_hardware_time = true;
+}
+
+void um_capture_retime(um_capture_reader *reader, um_capture_packet *packet, const um_captured_frame *frame)
+{
+    if (UM_LIKELY(!reader->hardware_times) || packet->has_hardware_time || packet->interface < 0)
+        return;
+    if (um_trailer_time(packet, frame, &packet->time_ns))
+        packet->is_timed = true;
+    else
+        reader->findings.no_hardware_time_count++;
+}
+
 /* Detects the format from the first bytes. */
 static enum um_capture_step open_file(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t *at)
 {
@@ -470,8 +534,11 @@ static enum um_capture_step open_file(um_capture_reader *reader, const uint8_t *
     }
     uint32_t turned = __builtin_bswap32(magic);
     if (magic != PCAP_MAGIC_MICRO && magic != PCAP_MAGIC_NANO && turned != PCAP_MAGIC_MICRO &&
-        turned != PCAP_MAGIC_NANO)
-        return UM_CAPTURE_FOREIGN;
+        turned != PCAP_MAGIC_NANO) {
+        if (length - *at < UM_ERF_HEADER_BYTES)
+            return UM_CAPTURE_INCOMPLETE;
+        return open_erf(reader, data + *at) ? UM_CAPTURE_PACKET : UM_CAPTURE_FOREIGN;
+    }
     reader->swapped = magic != PCAP_MAGIC_MICRO && magic != PCAP_MAGIC_NANO;
     return open_pcap(reader, data, length, at);
 }
@@ -489,9 +556,14 @@ enum um_capture_step um_capture_next(um_capture_reader *reader, const uint8_t *d
     enum um_capture_step step;
     if (reader->format == UM_CAPTURE_PCAPNG)
         step = next_pcapng(reader, data, length, base, until, at, packet);
+    else if (reader->format == UM_CAPTURE_ERF)
+        step = next_erf(reader, data, length, until, at, packet);
     else
         step = *at < until ? next_pcap(reader, data, length, at, packet) : UM_CAPTURE_ENDED;
-    if (UM_LIKELY(step == UM_CAPTURE_PACKET))
-        note_packet(reader, packet, base);
+    if (step != UM_CAPTURE_PACKET)
+        return step;
+    if (UM_UNLIKELY(packet->link_type == UM_ERF_LINK_TYPE))
+        open_record(reader, packet);
+    note_packet(reader, packet, base);
     return step;
 }

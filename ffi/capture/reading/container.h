@@ -1,6 +1,6 @@
-/* Reads pcap and pcapng from memory, record by record: any byte order, micro- and nanosecond files, several sections
- * and interfaces. Sans-I/O: the caller maps or inflates the file and passes a window of it; nothing is allocated,
- * nothing outside the window is read. One thread at a time may use a reader.
+/* Reads pcap, pcapng and ERF from memory, record by record: any byte order, micro- and nanosecond files, several
+ * sections and interfaces. Sans-I/O: the caller maps or inflates the file and passes a window of it; nothing is
+ * allocated, nothing outside the window is read. One thread at a time may use a reader.
  *
  * libpcap is not used: it reads pcapng only if all interfaces share one link type, cannot start inside a file (as a
  * partition does) and returns no byte position.
@@ -9,6 +9,7 @@
 #define UM_CAPTURE_READING_CONTAINER_H
 
 #include "capture/reading/fragments.h"
+#include "capture/reading/hardware_time.h"
 #include "capture/reading/packet.h"
 #include "capture/reading/streams.h"
 
@@ -19,7 +20,7 @@ enum {
     UM_CAPTURE_CLOCK_STEP_NS = 1000000,     /* queues reorder by microseconds; a longer step back is a clock step */
 };
 
-enum um_capture_format { UM_CAPTURE_UNKNOWN, UM_CAPTURE_PCAP, UM_CAPTURE_PCAPNG };
+enum um_capture_format { UM_CAPTURE_UNKNOWN, UM_CAPTURE_PCAP, UM_CAPTURE_PCAPNG, UM_CAPTURE_ERF };
 
 enum um_capture_step {
     UM_CAPTURE_PACKET,     /* a packet was read */
@@ -57,6 +58,7 @@ typedef struct um_capture_findings {
     uint64_t timeless_count;      /* packets of pcapng's simple block have no time */
     uint64_t unknown_link_count;
     int32_t unknown_link_type;         /* link type of the first one */
+    uint64_t no_hardware_time_count;   /* packets without a requested time of the capture hardware */
     uint64_t cut_count;                /* packets that were captured only in part */
     uint64_t wrong_length_count;       /* packets whose length on the wire is impossible */
     uint64_t wrong_length_position;    /* position of the first one */
@@ -66,6 +68,7 @@ typedef struct um_capture_findings {
 typedef struct um_capture_reader {
     enum um_capture_format format;
     bool swapped;           /* the byte order of the file is not that of this machine */
+    bool hardware_times;    /* packets have the time of the capture hardware, if there is one; set by the caller */
     uint32_t section_first; /* index of the section's first interface */
     uint32_t interface_count;
     um_capture_findings findings;
@@ -86,6 +89,10 @@ int um_capture_add_interface(um_capture_reader *reader, const um_capture_interfa
  * window. With every other step, *at stays at the record that caused it. */
 enum um_capture_step um_capture_next(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t base,
                                      uint64_t until, uint64_t *at, um_capture_packet *packet);
+
+/* Replaces the time of a packet by that of its trailer, if the caller wants hardware times. `frame`: the packet,
+ * decoded. */
+void um_capture_retime(um_capture_reader *reader, um_capture_packet *packet, const um_captured_frame *frame);
 
 /* Skips records, following the streams and fragments of packets, until one starts at or behind `until`: returns ENDED
  * with *at there.

@@ -148,10 +148,11 @@ static void decode_frame(um_capture_reader *reader, um_packet_rows *rows, const 
 
 /* A fragment becomes a row with its datagram. */
 static void decode_packet(um_capture_reader *reader, um_packet_rows *rows, const um_packet_rows_options *options,
-                          const um_capture_packet *packet, uint64_t position)
+                          um_capture_packet *packet, uint64_t position)
 {
     um_captured_frame frame;
     um_captured_frame_decode(packet->link_type, packet->data, packet->captured_bytes, &frame);
+    um_capture_retime(reader, packet, &frame);
     if (UM_UNLIKELY(frame.status == UM_CAPTURED_FRAGMENT) &&
         um_fragments_hold(&reader->fragments, packet, position, &frame))
         return;

@@ -168,6 +168,7 @@ static um_fragmented *begin(um_fragments *fragments, const um_capture_packet *pa
     datagram->packet.captured_bytes = 0;
     datagram->packet.has_drop_count = false;
     datagram->packet.drop_count = 0;
+    datagram->frame.start = NULL;
     datagram->frame.source = NULL;
     datagram->frame.destination = NULL;
     datagram->frame.payload = NULL;

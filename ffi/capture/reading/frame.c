@@ -297,6 +297,13 @@ static enum um_captured_frame_status decode_fragment(uint32_t id, uint32_t offse
     return UM_CAPTURED_FRAGMENT;
 }
 
+/* A capture switch appends its trailer behind the outermost packet. */
+static void set_network_end(um_captured_frame *frame, const uint8_t *packet, uint32_t bytes)
+{
+    if (frame->network_bytes == 0)
+        frame->network_bytes = (uint32_t)(packet - frame->start) + bytes;
+}
+
 static enum um_captured_frame_status decode_ipv4(rest from, um_captured_frame *frame)
 {
     enum { ID_AT = 4, MORE_FRAGMENTS = 0x2000, OFFSET_UNIT_BYTES = 8 };
@@ -314,6 +321,7 @@ static enum um_captured_frame_status decode_ipv4(rest from, um_captured_frame *f
         total_bytes = from.captured;
     if (total_bytes < header_bytes)
         return UM_CAPTURED_IP_HEADER;
+    set_network_end(frame, from.data, total_bytes);
     uint16_t fragment = um_load_be16(from.data + UM_IPV4_FRAGMENT_AT);
     uint8_t protocol = from.data[UM_IPV4_PROTOCOL_AT];
     frame->is_fragment = (fragment & UM_IPV4_FRAGMENT_MASK) != 0;
@@ -364,6 +372,7 @@ static enum um_captured_frame_status decode_ipv6(rest from, um_captured_frame *f
     frame->ip_version = 6;
     frame->source = from.data + 8;
     frame->destination = from.data + 24;
+    set_network_end(frame, from.data, IPV6_BYTES + (uint32_t)um_load_be16(from.data + 4));
     return decode_extensions(from.data[6], behind(from, IPV6_BYTES), um_load_be16(from.data + 4), frame);
 }
 
@@ -449,6 +458,8 @@ void um_captured_frame_decode(int32_t link_type, const uint8_t *data, uint32_t c
     frame->vlan = -1;
     frame->inner_vlan = -1;
     frame->ip_version = 0;
+    frame->start = data;
+    frame->network_bytes = 0;
     frame->tunnel_count = 0;
     frame->is_fragment = false;
     frame->is_incomplete = false;

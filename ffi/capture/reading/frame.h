@@ -22,12 +22,14 @@ enum um_captured_frame_status {
 
 typedef struct um_captured_frame {
     enum um_captured_frame_status status;
-    int32_t vlan;         /* of the outer tag; -1 without one */
-    int32_t inner_vlan;   /* -1 without a second tag */
-    uint8_t tunnel_count; /* headers of tunnels and times in front; at most 4 are opened */
-    uint8_t ip_version;   /* 4, 6, or 0: addresses are not set */
-    bool is_fragment;     /* a fragment, or a datagram joined from fragments */
-    bool is_incomplete;   /* the start of a datagram of which fragments are missing */
+    int32_t vlan;           /* of the outer tag; -1 without one */
+    int32_t inner_vlan;     /* -1 without a second tag */
+    uint8_t tunnel_count;   /* headers of tunnels and times in front; at most 4 are opened */
+    const uint8_t *start;   /* of the captured bytes */
+    uint32_t network_bytes; /* bytes up to the end of the outermost IP packet; 0: none */
+    uint8_t ip_version;     /* 4, 6, or 0: addresses are not set */
+    bool is_fragment;       /* a fragment, or a datagram joined from fragments */
+    bool is_incomplete;     /* the start of a datagram of which fragments are missing */
     bool is_last_fragment;
     uint8_t protocol;           /* of the fragmented datagram */
     uint32_t fragment_id;       /* equal in all fragments of a datagram */

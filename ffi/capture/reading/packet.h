@@ -24,6 +24,7 @@ typedef struct um_capture_packet {
     int32_t interface; /* index into the reader's interfaces; -1: the capture does not describe it */
     int32_t link_type; /* -1 without an interface */
     bool is_timed;
+    bool has_hardware_time;
     int64_t time_ns;
     uint64_t queue_number; /* receive queue, counted from 1; 0: unknown */
     enum um_capture_verdict verdict;

@@ -1,10 +1,11 @@
 #include "capture/reading/container.h"
 
-static void follow(um_capture_reader *reader, const um_capture_packet *packet)
+static void follow(um_capture_reader *reader, um_capture_packet *packet)
 {
     um_captured_frame frame;
     um_joined_datagram joined;
     um_captured_frame_decode(packet->link_type, packet->data, packet->captured_bytes, &frame);
+    um_capture_retime(reader, packet, &frame);
     um_streams_follow(&reader->streams, packet->interface, &frame);
     if (UM_LIKELY(frame.status != UM_CAPTURED_FRAGMENT))
         return;

@@ -18,7 +18,7 @@ from umstack.capture.reading.errors import CaptureError
 from umstack.capture.reading.remote import is_remote, remote_files, size_of
 
 # Rotation may append a number to the suffix (tcpdump -W), and compression another suffix.
-_CAPTURE_NAME = re.compile(r"\.(?:pcap|pcapng|cap)\d*(?:\.gz|\.zst)?$", re.IGNORECASE)
+_CAPTURE_NAME = re.compile(r"\.(?:pcap|pcapng|cap|erf)\d*(?:\.gz|\.zst)?$", re.IGNORECASE)
 _COMPRESSED_NAME = re.compile(r"\.(?:gz|zst)$", re.IGNORECASE)
 _GZIP_LENGTH_BYTES = 4
 _BLOCK_BYTES = 256 << 10

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from umstack.capture.reading.tally import Tally
 
 _TIME_BYTES = 4
-_FORMATS = {lib.UM_CAPTURE_PCAP: "pcap", lib.UM_CAPTURE_PCAPNG: "pcapng"}
+_MAGIC_BYTES = 4
+_PCAP_MAGICS = (b"\xa1\xb2\xc3\xd4", b"\xa1\xb2\x3c\x4d")
+_FORMATS = {lib.UM_CAPTURE_PCAP: "pcap", lib.UM_CAPTURE_PCAPNG: "pcapng", lib.UM_CAPTURE_ERF: "erf"}
 
 
 def decode(
@@ -34,6 +36,7 @@ def decode(
     notes: CaptureNotes | None = None,
     selection: Selection | None = None,
     tally: Tally | None = None,
+    hardware_times: bool = False,
 ) -> Iterator[pyarrow.RecordBatch]:
     """Decode a capture file, or a split of one, into record batches.
 
@@ -48,6 +51,8 @@ def decode(
         selection: Omits packets that do not match; None: all packets.
         tally: Counts well-formed first transmissions, which then do not become rows. Empty it after each batch,
             which may have no rows. None: every packet becomes a row.
+        hardware_times: Take `time_ns` from the trailer of a capture switch or the ERF header of a packet; a note counts
+            those without. Ignored with a split, which has its own setting.
 
     Returns:
         An iterator of record batches of `SCHEMA`: a row per packet, in file order. IP fragments are joined: their
@@ -63,7 +68,7 @@ def decode(
             print(batch.num_rows)
         ```
     """
-    part = source if isinstance(source, Split) else Split(os.fspath(source))
+    part = source if isinstance(source, Split) else Split(os.fspath(source), hardware_times=hardware_times)
     if batch_rows < 1:
         raise ValueError(f"batch_rows is {batch_rows}: use 1 or more")
     arrow()
@@ -125,7 +130,7 @@ def _batches(
                     yield rows.to_batch(names, interfaces)
                     window.forget()
                     rows = PacketRows(batch_rows)
-            _note_end(notes, window, step, part)
+            _note_end(notes, window, step, part, reader)
         finally:
             _note_findings(notes, reader, is_end=part.end is None)
 
@@ -140,7 +145,13 @@ def _fill(rows: PacketRows, reader: Any, options: Any, window: Window, until: in
             return int(step)
 
 
-def _note_end(notes: CaptureNotes, window: Window, step: int, part: Split) -> None:
+def _has_pcap_magic(window: Window) -> bool:
+    """Return true if the window starts as a pcap file does, in either byte order and with either unit of time."""
+    start = bytes(ffi.buffer(window.data, _MAGIC_BYTES))
+    return start in _PCAP_MAGICS or start[::-1] in _PCAP_MAGICS
+
+
+def _note_end(notes: CaptureNotes, window: Window, step: int, part: Split, reader: Any) -> None:
     """Note why reading ended before the end of the file or split."""
     position, remaining = window.position, window.remaining
     # A packet cut in its first bytes may end with zeros, but has no time of 1970.
@@ -151,7 +162,11 @@ def _note_end(notes: CaptureNotes, window: Window, step: int, part: Split) -> No
     if window.problem is not None:
         text = f"the {notes.compression} stream ends early, after byte {window.base + window.length} of its content"
         notes.add(NoteKind.COMPRESSION, f"{text}: {window.problem}", window.base + window.length)
-    if step == lib.UM_CAPTURE_FOREIGN:
+    is_foreign = step == lib.UM_CAPTURE_FOREIGN
+    # ERF is recognized by its first record only.
+    is_unopened = step == lib.UM_CAPTURE_INCOMPLETE and reader.format == lib.UM_CAPTURE_UNKNOWN
+    is_foreign |= is_unopened and remaining >= _MAGIC_BYTES and not _has_pcap_magic(window)
+    if is_foreign:
         start = bytes(ffi.buffer(window.data, min(8, window.length)))
         notes.add(NoteKind.NOT_A_CAPTURE, not_a_capture(start), 0)
     elif step == lib.UM_CAPTURE_DAMAGED:
@@ -190,6 +205,9 @@ def _note_findings(notes: CaptureNotes, reader: Any, *, is_end: bool) -> None:
         )
     if found.timeless_count:
         notes.add(NoteKind.NO_TIME, f"{COUNT} packets have no time", count=found.timeless_count)
+    if found.no_hardware_time_count:
+        text = f"{COUNT} packets have no time of the capture hardware, but that of the capture"
+        notes.add(NoteKind.NO_TIME, text, count=found.no_hardware_time_count)
     if found.unknown_link_count:
         text = f"{COUNT} packets of link type {found.unknown_link_type}, which is not known"
         notes.add(NoteKind.LINK_TYPE, text, count=found.unknown_link_count)

@@ -42,6 +42,8 @@ class Split:
     interfaces: tuple[Interface, ...] = ()
     streams: bytes = b""
     """State of the TCP streams at its start."""
+    hardware_times: bool = False
+    """Packets have the time of the capture hardware where there is one, not that of the capturing program."""
     fragments: bytes = b""
     """IP fragments before its start whose datagrams are incomplete there: those belong to this split."""
 
@@ -50,6 +52,7 @@ class Split:
         reader = new_reader()
         follow_streams(reader, (ports or CapturePorts()).tcp, self.streams)
         hold_fragments(reader, self.fragments)
+        reader.hardware_times = self.hardware_times
         reader.format = self.format
         reader.swapped = self.swapped
         reader.section_first = self.section_first
@@ -64,6 +67,7 @@ class Split:
             path,
             start,
             format=reader.format,
+            hardware_times=bool(reader.hardware_times),
             swapped=bool(reader.swapped),
             section_first=reader.section_first,
             interfaces=interfaces_of(reader),
@@ -76,6 +80,8 @@ def split(
     path: str | os.PathLike[str],
     target_bytes: int = SPLIT_BYTES_DEFAULT,
     ports: CapturePorts | None = None,
+    *,
+    hardware_times: bool = False,
 ) -> list[Split]:
     """Cut a capture file into splits; every packet is in exactly one.
 
@@ -88,6 +94,7 @@ def split(
         path: The capture file.
         target_bytes: Approximate size of a split, 1 or more.
         ports: The ports used to decode the splits, because TCP streams are followed on the way; None: the defaults.
+        hardware_times: Use the times of the capture hardware, as in `decode`.
 
     Returns:
         The splits in file order; decode() reads each.
@@ -106,8 +113,8 @@ def split(
         raise ValueError(f"target_bytes is {target_bytes}: use 1 or more")
     name = os.fspath(path)
     if is_remote(name) or compression_of(name) is not None:
-        return [Split(name)]
-    return list(_walk(name, target_bytes, ports))
+        return [Split(name, hardware_times=hardware_times)]
+    return list(_walk(Split(name, hardware_times=hardware_times), target_bytes, ports))
 
 
 class Walk(NamedTuple):
@@ -132,9 +139,8 @@ def walk(place: Split, until: int, ports: CapturePorts | None = None) -> Walk:
     return Walk(Split.behind(place.path, position, reader), step, length)
 
 
-def _walk(path: str, target_bytes: int, ports: CapturePorts | None) -> Iterator[Split]:
-    begun = Split(path)
-    reader = begun.new_reader(ports)
+def _walk(begun: Split, target_bytes: int, ports: CapturePorts | None) -> Iterator[Split]:
+    path, reader = begun.path, begun.new_reader(ports)
     with MappedFile(path) as file:
         until = target_bytes
         while until < file.length:
