@@ -180,7 +180,7 @@ int64_t um_loop_pass(um_loop *loop, int64_t wait_until_ns)
     int count = 0;
     lock(loop);
     wait_plan plan = plan_wait(loop, wait_until_ns, now_ns);
-    if (plan.until_ns > now_ns && !um_receiving_arm(loop->receiving, false))
+    if (plan.until_ns > now_ns && !um_receiving_arm(loop->receiving))
         plan.until_ns = 0;
     if (plan.uses_epoll || plan.gather_ns > 0) {
         count = wait_as_planned(loop, &plan, events, now_ns);
@@ -202,7 +202,7 @@ int64_t um_loop_pass(um_loop *loop, int64_t wait_until_ns)
     um_event_queues_notify(loop->queues);
     um_receiving_report_recoveries(loop->receiving);
     note_pass(loop, &plan, handled, now_ns);
-    if (reactor->sleepers > 0 && !um_receiving_arm(loop->receiving, false)) /* this thread may not sleep itself */
+    if (reactor->sleepers > 0 && !um_receiving_arm(loop->receiving)) /* this thread may not sleep itself */
         um_reactor_pass_on_wake(reactor);
     pthread_mutex_unlock(&reactor->lock);
     return handled;

@@ -81,7 +81,7 @@ static void end(um_loop_leader *leader)
     um_reactor *reactor = leader->queues->reactor;
     um_reactor_lock(reactor);
     um_receiving_watch_groups(leader->receiving);
-    bool can_sleep = um_receiving_arm(leader->receiving, false);
+    bool can_sleep = um_receiving_arm(leader->receiving);
     um_reactor_unlock(reactor);
     if (!can_sleep)
         um_reactor_wake_by(reactor, 0);
@@ -92,7 +92,7 @@ static bool arm(um_loop_leader *leader)
 {
     um_reactor *reactor = leader->queues->reactor;
     um_reactor_lock(reactor);
-    bool can_sleep = um_receiving_arm(leader->receiving, true);
+    bool can_sleep = um_receiving_arm(leader->receiving);
     um_reactor_unlock(reactor);
     return can_sleep;
 }

@@ -24,19 +24,19 @@ int um_receiving_resume_connections(um_receiving *receiving, int64_t now_ns)
     int handled = 0;
     for (uint32_t i = 0; i < receiving->group_limit && receiving->connection_count > 0; i++) {
         um_group *group = &receiving->groups[i];
-        bool has_rest = group->connection != NULL ? group->connection->has_rest : group->ipc && !group->is_unwatched;
-        if (group->is_used && has_rest)
+        bool has_rest = group->connection != NULL && group->connection->has_rest;
+        if (group->is_used && (has_rest || group->ipc != NULL))
             handled += um_receiving_receive_group(receiving, i, now_ns);
     }
     return handled;
 }
 
-bool um_receiving_arm(um_receiving *receiving, bool is_leader)
+bool um_receiving_arm(um_receiving *receiving)
 {
     bool can_sleep = true;
     for (uint32_t i = 0; i < receiving->group_limit && receiving->ipc_count > 0; i++) {
         um_group *group = &receiving->groups[i];
-        if (group->is_used && group->ipc != NULL && group->is_unwatched == is_leader)
+        if (group->is_used && group->ipc != NULL)
             can_sleep &= um_ipc_connection_arm(group->ipc);
     }
     return can_sleep;

@@ -16,8 +16,9 @@ int64_t um_receiving_tick_connections(um_receiving *receiving, int64_t now_ns);
 /* Delivers what no descriptor reports: messages held back because a queue was full, and the shared logs of LBT-IPC.
  * Returns runs delivered. */
 int um_receiving_resume_connections(um_receiving *receiving, int64_t now_ns);
-/* Called under the lock before a thread sleeps: sources of LBT-IPC wake it from now on. The loop arms what it watches,
- * a leader the groups that it has unwatched. Returns false if a log has something to read: do not sleep. */
-bool um_receiving_arm(um_receiving *receiving, bool is_leader);
+/* Called under the lock before a thread sleeps: sources of LBT-IPC wake a thread from now on. Loop and leader arm every
+ * log, since either may have read, and so disarmed, what the other waits for. Returns false if a log has something to
+ * read: do not sleep. */
+bool um_receiving_arm(um_receiving *receiving);
 
 #endif

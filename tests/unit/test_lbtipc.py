@@ -197,6 +197,22 @@ def test_late_join_recovers_what_was_sent_before(sending: Context, receiving: Co
 # ---- slow receivers ----
 
 
+def test_a_reader_that_emptied_a_full_queue_gets_the_rest_at_once(
+    sending: Context, receiving: Context
+) -> None:
+    """A reader that waits leads, also if its queue held the session just before: nothing waits for its timeout."""
+    source, receiver = connected(
+        sending, receiving, "rest", transport_lbtipc_behavior="receiver_paced", **SMALL_QUEUE
+    )
+    with source, receiver:
+        for _ in range(40):
+            source.send_many([payload(number) for number in range(2000)], flush=True, timeout=SECONDS)
+            started, got = time.monotonic(), 0
+            while got < 2000:
+                got += len(receiver.poll(4096, 4 * SECONDS))
+            assert time.monotonic() - started < 2 * SECONDS
+
+
 def test_receiver_paced_a_slow_receiver_blocks_the_source_and_loses_nothing(
     sending: Context, receiving: Context
 ) -> None:

@@ -120,11 +120,10 @@ def _of_readers(place: OneHost, spec: StreamSpec, pins: Pins) -> Result:
 
 
 def _round_trips(plan: IpcPlan, config: str, place: OneHost, pins: Pins) -> dict[str, Callable[[], Result]]:
-    busy = "context transport_lbtipc_receiver_thread_behavior busy_wait\n"
     base = RoundTripSpec(transport="lbtipc", seconds=plan.seconds, config=config)
     specs = {
         "core, busy": dataclasses.replace(base, wait="busy", loop="core", mode="sequential"),
-        "Python, busy": dataclasses.replace(base, wait="busy", mode="sequential", config=config + busy),
+        "Python, busy": dataclasses.replace(base, wait="busy", mode="sequential"),
         "Python, blocking": base,
     }
     contenders: dict[str, Callable[[], Result]] = {
