@@ -171,7 +171,8 @@ static void open_world(fuzz_input *input)
     uint8_t *memory = w.memory, *session_memory = w.session_memory;
     uint8_t choice = take_u8(input);
     um_receiver_session_config config = {
-        .id = {{SOURCE_IP, NAK_PORT}, {GROUP_IP, GROUP_PORT}, SESSION, UM_TRANSPORT_LBTRM},
+        .id = {um_address_of_v4(SOURCE_IP, NAK_PORT), um_address_of_v4(GROUP_IP, GROUP_PORT), SESSION,
+               UM_TRANSPORT_LBTRM},
         .nak_initial_backoff_ns = choice & 1 ? BACKOFF_NS / 4 : 0,
         .nak_backoff_ns = BACKOFF_NS,
         .nak_suppress_ns = 4 * NS_PER_MS,
@@ -227,8 +228,8 @@ static void receive(const uint8_t *data, uint32_t length)
 {
     um_rx rx = {.data = data,
                 .length = length,
-                .from = {SOURCE_IP, 5555},
-                .to = {GROUP_IP, GROUP_PORT},
+                .from = um_address_of_v4(SOURCE_IP, 5555),
+                .to = um_address_of_v4(GROUP_IP, GROUP_PORT),
                 .received_ns = w.now_ns};
     if (um_node_review_queues(&w.node, w.now_ns))
         return; /* lost: the loop leaves it in the socket, which is full */

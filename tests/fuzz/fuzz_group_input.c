@@ -90,10 +90,8 @@ static um_receiver_session_config session_config(uint32_t number, fuzz_input *in
 {
     uint8_t choice = take_u8(input);
     return (um_receiver_session_config){
-        .id = {{SOURCE_IP, (uint16_t)(20000 + number)},
-               {GROUP_IP, GROUP_PORT},
-               0x5eed0000 + number,
-               UM_TRANSPORT_LBTRM},
+        .id = {um_address_of_v4(SOURCE_IP, (uint16_t)(20000 + number)), um_address_of_v4(GROUP_IP, GROUP_PORT),
+               0x5eed0000 + number, UM_TRANSPORT_LBTRM},
         .nak_initial_backoff_ns = choice & 1 ? 50000 : 0,
         .nak_backoff_ns = choice & 2 ? 200000 : 0,
         .nak_suppress_ns = 1000000,
@@ -343,8 +341,8 @@ static void hand_over(const uint8_t *data, uint32_t length, uint32_t segment)
     um_rx rx = {.data = data,
                 .length = length,
                 .segment_length = segment,
-                .from = {SOURCE_IP, 5555},
-                .to = {GROUP_IP, GROUP_PORT},
+                .from = um_address_of_v4(SOURCE_IP, 5555),
+                .to = um_address_of_v4(GROUP_IP, GROUP_PORT),
                 .received_ns = w.now_ns};
     if (um_node_review_queues(&w.node, w.now_ns))
         return;
