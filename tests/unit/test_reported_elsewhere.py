@@ -80,6 +80,8 @@ def test_a_receiver_that_is_never_read_does_not_deafen_others(sending: Context, 
         receiving.receiver("deaf", **limits) as dead,
         receiving.receiver("deaf") as alive,
     ):
+        for receiver in (dead, alive):
+            receiver.wait_connected(timeout=SECONDS)
         source.wait_connected(timeout=SECONDS)
         messages = [b"%06d" % number * 100 for number in range(3000)]
         got: list[bytes] = []
