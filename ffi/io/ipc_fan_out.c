@@ -81,15 +81,20 @@ static void fail(um_ipc_client *client)
     shutdown(client->fd, SHUT_RDWR);
 }
 
-bool um_ipc_fan_out_update(um_ipc_fan_out *fan_out, um_ipc_client *client, int64_t now_ns)
+void um_ipc_fan_out_update(um_ipc_fan_out *fan_out, um_ipc_client *client, int64_t now_ns)
 {
     int64_t before = client->peer.position;
     if (!um_shared_peer_update(&client->peer, &fan_out->writer))
         fail(client);
-    bool has_released = client->peer.position > before;
-    if (has_released)
+    if (client->peer.position > before)
         client->since_ns = now_ns;
-    return has_released;
+}
+
+bool um_ipc_fan_out_take_space(um_ipc_client *client)
+{
+    bool has_space = client->is_waited_for && client->peer.position >= client->wanted_position;
+    client->is_waited_for &= !has_space;
+    return has_space;
 }
 
 static bool is_active(const um_ipc_client *client)
@@ -120,7 +125,7 @@ static uint32_t space_of(um_ipc_fan_out *fan_out, um_ipc_client *client, uint32_
     uint32_t space = um_shared_peer_space(&client->peer, &fan_out->writer);
     if (space < span && !client->has_failed) {
         uint32_t wanted = fan_out->writer.capacity_bytes / WAITED_DIVISOR;
-        um_shared_peer_want(&client->peer, &fan_out->writer, wanted > span ? wanted : span);
+        client->wanted_position = um_shared_peer_want(&client->peer, &fan_out->writer, wanted > span ? wanted : span);
         um_ipc_fan_out_update(fan_out, client, now_ns);
         space = um_shared_peer_space(&client->peer, &fan_out->writer);
         if (space < span && !client->is_waited_for)

@@ -36,8 +36,9 @@ typedef struct um_ipc_client {
     int64_t since_ns;   /* greeting: when it connected; joined and waited for: when it last released space */
     um_segment page;
     um_shared_peer peer;
-    bool is_waited_for; /* receiver-paced: the session waits for its space */
-    bool has_failed;    /* the owner closes it in its next pass */
+    int64_t wanted_position; /* waited for: the session continues once the receiver has read everything before */
+    bool is_waited_for;      /* receiver-paced: the session waits for its space */
+    bool has_failed;         /* the owner closes it in its next pass */
 } um_ipc_client;
 
 typedef struct um_ipc_fan_out {
@@ -64,9 +65,11 @@ int um_ipc_fan_out_join(um_ipc_fan_out *fan_out, um_ipc_client *client);
 /* Closes the client's connection and frees its place. */
 void um_ipc_fan_out_leave(um_ipc_fan_out *fan_out, um_ipc_client *client);
 
-/* Reads the client's position; marks it as failed if that is impossible. Returns true if it has released space since
- * the last call. */
-bool um_ipc_fan_out_update(um_ipc_fan_out *fan_out, um_ipc_client *client, int64_t now_ns);
+/* Reads the client's position; marks it as failed if that is impossible. */
+void um_ipc_fan_out_update(um_ipc_fan_out *fan_out, um_ipc_client *client, int64_t now_ns);
+/* Returns true, once per wait, if the client has released the space that the session waits for. Any caller of update
+ * may have read the position that ended the wait. */
+bool um_ipc_fan_out_take_space(um_ipc_client *client);
 /* Returns true if all clients have read everything. */
 bool um_ipc_fan_out_is_drained(um_ipc_fan_out *fan_out);
 

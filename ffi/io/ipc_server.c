@@ -208,7 +208,8 @@ static int service_client(um_ipc_server *server, um_ipc_client *client, int64_t 
         um_reactor_watch_stream_again(server->reactor, client->fd, UM_WATCH_STREAM, watch_index(server, number));
     }
     if (client->state == UM_IPC_CLIENT_JOINED)
-        handled += um_ipc_fan_out_update(&server->fan_out, client, now_ns) && client->is_waited_for;
+        um_ipc_fan_out_update(&server->fan_out, client, now_ns);
+    handled += um_ipc_fan_out_take_space(client);
     if (client->has_failed)
         drop(server, client);
     return handled;

@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,29 @@ def test_a_reader_that_emptied_a_full_queue_gets_the_rest_at_once(
             started, got = time.monotonic(), 0
             while got < 2000:
                 got += len(receiver.poll(4096, 4 * SECONDS))
+            assert time.monotonic() - started < 2 * SECONDS
+
+
+def test_a_thread_that_looks_whether_all_is_read_holds_nothing_back(
+    sending: Context, receiving: Context
+) -> None:
+    """The source continues a full log although another thread has seen the space that the receiver released."""
+    options = SMALL_LOG | {"transport_lbtipc_behavior": "receiver_paced"}
+    source, receiver = connected(sending, receiving, "looked at", **options)
+
+    def send_and_look() -> None:
+        source.send_many([bytes(1024)] * 2000, flush=True, timeout=SECONDS)
+        deadline = time.monotonic() + SECONDS
+        while not source.wait_drained(0):
+            assert time.monotonic() < deadline
+
+    with source, receiver, ThreadPoolExecutor(1) as pool:
+        for _ in range(40):
+            started, got = time.monotonic(), 0
+            drained = pool.submit(send_and_look)
+            while got < 2000:
+                got += len(receiver.poll(4096, 4 * SECONDS))
+            drained.result()
             assert time.monotonic() - started < 2 * SECONDS
 
 

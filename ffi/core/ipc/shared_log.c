@@ -113,11 +113,13 @@ bool um_shared_peer_update(um_shared_peer *peer, const um_shared_writer *writer)
     return true;
 }
 
-void um_shared_peer_want(um_shared_peer *peer, const um_shared_writer *writer, uint32_t space_bytes)
+int64_t um_shared_peer_want(um_shared_peer *peer, const um_shared_writer *writer, uint32_t space_bytes)
 {
     int64_t wanted = writer->position + space_bytes - writer->capacity_bytes;
-    atomic_store_explicit(&peer->page->wanted_position, wanted > 0 ? wanted : 0, memory_order_relaxed);
+    wanted = wanted > 0 ? wanted : 0;
+    atomic_store_explicit(&peer->page->wanted_position, wanted, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);
+    return wanted;
 }
 
 /* ---- a reader ---- */

@@ -113,9 +113,9 @@ static inline uint32_t um_shared_peer_space(const um_shared_peer *peer, const um
 {
     return writer->capacity_bytes - (uint32_t)(writer->position - peer->position);
 }
-/* Asks the reader to wake the writer once `space_bytes`, at most the capacity, are free. The caller then updates the
- * peer once more, since the reader may have released them meanwhile. */
-void um_shared_peer_want(um_shared_peer *peer, const um_shared_writer *writer, uint32_t space_bytes);
+/* Asks the reader to wake the writer once `space_bytes`, at most the capacity, are free, and returns the position that
+ * it has then reached. The caller updates the peer once more, since the reader may have released them meanwhile. */
+int64_t um_shared_peer_want(um_shared_peer *peer, const um_shared_writer *writer, uint32_t space_bytes);
 /* Returns true if the reader sleeps and the caller is to wake it, once per sleep. After um_shared_writer_fence. */
 static inline bool um_shared_peer_take_sleep(um_shared_peer *peer)
 {
