@@ -110,29 +110,6 @@ def test_rings_and_sockets_understand_each_other(shared_lab: Lab, rings_at: str)
         assert subscriber.link("ring_checksum_errors") == 0
 
 
-def test_a_context_on_rings_receives_over_tcp_beside_its_groups(shared_lab: Lab) -> None:
-    """A connection has no port to steer, and topics that follow are joined and steered."""
-    with (
-        members(shared_lab.hosts[0]) as (publisher,),
-        members(shared_lab.hosts[1], **RINGS) as (subscriber,),
-    ):
-        messages = numbered(200, 100)
-        with (
-            subscriber.receiver("beside/connected"),
-            publisher.source("beside/connected", transport="tcp") as connected,
-        ):
-            connected.wait_connected(timeout=10)
-            for transport in ("tcp", "lbtru", "lbtrm"):
-                topic = f"beside/{transport}"
-                with (
-                    subscriber.receiver(topic) as receiver,
-                    publisher.source(topic, transport=transport) as source,
-                ):
-                    source.wait_connected(timeout=10)
-                    source.send_many(messages, flush=True)
-                    assert [message.data for message in collect(receiver, 200, 20)] == messages
-
-
 def test_who_polled_the_rings_can_sleep_afterwards(shared_lab: Lab) -> None:
     """W5: frames that a polling loop leaves in the ring do not wake a sleeping loop repeatedly."""
     first, second, _ = shared_lab.hosts
