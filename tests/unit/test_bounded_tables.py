@@ -43,7 +43,7 @@ def _listed_attributes() -> set[tuple[str, str]]:
 
 
 def test_every_container_of_python_is_listed() -> None:
-    """One that outside events fill needs a bound; one that they do not fill says so."""
+    """One that outside events fill needs a bound; the reason of any other is given."""
     declared = {(file.name, name) for file in _python_files() for name in CONTAINER.findall(file.read_text())}
     assert len(declared) > 50
     assert sorted(declared - _listed_attributes()) == []

@@ -238,7 +238,7 @@ def test_another_users_directory_is_refused(folder: Path) -> None:
 
 # ---- readers of a group ----
 
-OWNER, READER, STRANGER, STATISTICS_GROUP = 12345, 23456, 34567, 45678
+OWNER, READER, OTHER_USER, STATISTICS_GROUP = 12345, 23456, 34567, 45678
 
 
 def _begin_as_user(user: int, groups: list[int], step: Callable[[], str]) -> Callable[[], str]:
@@ -309,7 +309,7 @@ def test_a_member_of_the_group_reads_the_processes_of_all_members(shared: Path) 
     assert os.read(ready_read, 1) == b"x"
     try:
         assert json.loads(_as_user(READER, members, _found_by_reader)) == ["eth1"]
-        assert json.loads(_as_user(STRANGER, nobody, _found_by_reader)) == []
+        assert json.loads(_as_user(OTHER_USER, nobody, _found_by_reader)) == []
     finally:
         os.write(done_write, b"x")
         result = finish()
@@ -321,7 +321,7 @@ def test_a_member_of_the_group_reads_the_processes_of_all_members(shared: Path) 
 def test_a_directory_with_another_users_name_is_not_used(shared: Path) -> None:
     """A member that makes it keeps its owner from sharing, but neither from statistics nor deceives a reader."""
     (shared / str(OWNER)).mkdir(mode=0o750)
-    os.chown(shared / str(OWNER), STRANGER, STATISTICS_GROUP)
+    os.chown(shared / str(OWNER), OTHER_USER, STATISTICS_GROUP)
     step = lambda: str(statistics_directory())  # noqa: E731
     assert str(shared) not in _as_user(OWNER, [STATISTICS_GROUP], step)
     with pytest.raises(PermissionNeeded, match="not the one in its name"):
