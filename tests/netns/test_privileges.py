@@ -39,7 +39,7 @@ JOINING_DATAGRAMS = 4
 APPLICATION = """
 import json, sys, time
 from pathlib import Path
-import umstack, xdp
+import umstack, umstack_xdp as xdp
 from umstack._engine.ring_link import open_link
 path, link, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 def show(**fields):

@@ -534,7 +534,7 @@ except umstack.UmError as error:
 """
 
 OPEN_RINGS = """
-import resource, xdp
+import resource, umstack_xdp as xdp
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
 try:
     xdp.RingSet("eth0", xdp.RingMode.COPY)
