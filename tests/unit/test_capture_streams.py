@@ -179,7 +179,7 @@ def test_losses_of_the_capture_are_reported(tmp_path: Path) -> None:
     assert list(items(rows)) == [one for one in fetched(60) if not 10 <= one[2] <= 20]
     [note] = notes.notes
     assert note.kind is NoteKind.STREAM_GAPS
-    assert note.text.startswith(f"{1050 + 50} bytes of TCP streams")
+    assert note.text.startswith(f"{1050 + 50:,} bytes of TCP streams")
     assert not note.rows_are_missing
 
 

@@ -144,7 +144,13 @@ def test_two_points_of_lbtru_are_compared_per_receiver(tmp_path: Path) -> None:
     """Only a receiver's own copies pass its port: those of the others are not lost between the two points."""
     packets = truth.lbtru_session()
     near = written(tmp_path / "near.pcap", packets)
-    own = [replace(one, time_ns=one.time_ns + 5000) for one in packets if truth.is_of(one, truth.FIRST)]
+    # A packet to the source passes the far point first.
+    own = [
+        replace(one, time_ns=one.time_ns + (5000 if truth.is_from_source(one) else -5000))
+        for one in packets
+        if truth.is_of(one, truth.FIRST)
+    ]
+    own.sort(key=lambda one: one.time_ns)
     far = written(tmp_path / "far.pcap", own)
     tables = tables_of(facts_of([near, far]))
     latency = only(tables, "latency")

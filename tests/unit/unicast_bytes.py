@@ -253,6 +253,11 @@ def is_of(packet: Packet, receiver: tuple[str, int]) -> bool:
     return receiver in _ends(packet)
 
 
+def is_from_source(packet: Packet) -> bool:
+    """Whether the source sent it."""
+    return ".".join(map(str, packet.data[26:30])) == SOURCE
+
+
 def _is_data(packet: Packet) -> bool:
     return (SOURCE, LBTRU_PORT) in _ends(packet) and packet.data[_LBTRU_AT] == 0
 

@@ -100,7 +100,7 @@ class TopicRules:
         if not verdict:
             raise OptionError(
                 f"{self.origin} denies {self.scope} topic {topic!r}",
-                hint='allow it there: <topic topicname="..." rule="allow"/>',
+                hint="name it there in a topic element whose rule is allow",
             )
         return sum((rule.content for rule in matching), self.content)
 

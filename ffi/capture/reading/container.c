@@ -536,7 +536,7 @@ static enum um_capture_step open_file(um_capture_reader *reader, const uint8_t *
     if (magic != PCAP_MAGIC_MICRO && magic != PCAP_MAGIC_NANO && turned != PCAP_MAGIC_MICRO &&
         turned != PCAP_MAGIC_NANO) {
         if (length - *at < UM_ERF_HEADER_BYTES)
-            return UM_CAPTURE_INCOMPLETE;
+            return um_erf_may_start(data + *at, length - *at) ? UM_CAPTURE_INCOMPLETE : UM_CAPTURE_FOREIGN;
         return open_erf(reader, data + *at) ? UM_CAPTURE_PACKET : UM_CAPTURE_FOREIGN;
     }
     reader->swapped = magic != PCAP_MAGIC_MICRO && magic != PCAP_MAGIC_NANO;

@@ -64,9 +64,11 @@ static int64_t erf_time_ns(const uint8_t *data)
     return (int64_t)load_le32(data + 4) * NS_PER_S + (int64_t)fraction;
 }
 
+enum { TYPE_AT = 8 };
+
 bool um_erf_read(const uint8_t *data, um_erf_header *header)
 {
-    enum { TYPE_AT = 8, FLAGS_AT, RECORD_BYTES_AT, LOST_AT = 12, INTERFACE_MASK = 3, RESERVED_FLAGS = 0xc0 };
+    enum { FLAGS_AT = TYPE_AT + 1, RECORD_BYTES_AT, LOST_AT = 12, INTERFACE_MASK = 3, RESERVED_FLAGS = 0xc0 };
     enum { EARLIEST_S = 631152000 }; /* 1990 */
     uint8_t flags = data[FLAGS_AT];
     *header = (um_erf_header){.type = data[TYPE_AT] & (ERF_MORE - 1),
@@ -79,6 +81,14 @@ bool um_erf_read(const uint8_t *data, um_erf_header *header)
     bool is_known = link_type_of(header->type) >= 0 || um_erf_is_skipped(header);
     return is_known && header->record_bytes >= UM_ERF_HEADER_BYTES && (flags & RESERVED_FLAGS) == 0 &&
            (um_erf_is_skipped(header) || load_le32(data + 4) >= EARLIEST_S);
+}
+
+bool um_erf_may_start(const uint8_t *data, uint64_t bytes)
+{
+    if (bytes <= TYPE_AT)
+        return true;
+    um_erf_header header = {.type = data[TYPE_AT] & (ERF_MORE - 1)};
+    return link_type_of(header.type) >= 0 || um_erf_is_skipped(&header);
 }
 
 bool um_erf_is_skipped(const um_erf_header *header)

@@ -30,6 +30,9 @@ typedef struct um_erf_header {
 /* Reads UM_ERF_HEADER_BYTES at `data`. Returns false if no record starts with them. */
 bool um_erf_read(const uint8_t *data, um_erf_header *header);
 
+/* Returns true if a record of a known type may start with these bytes, fewer than UM_ERF_HEADER_BYTES. */
+bool um_erf_may_start(const uint8_t *data, uint64_t bytes);
+
 /* Returns true for a record that is not a packet: padding and metadata of the card. */
 bool um_erf_is_skipped(const um_erf_header *header);
 
