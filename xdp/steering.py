@@ -233,7 +233,9 @@ class Steering(Closing):
             max_rules=max_rules,
             frame_times=frame_times,
             device_index=interface.index,
-            frame_bytes_max=interface.mtu_bytes + _FRAME_HEADERS_BYTES,
+            frame_bytes_max=(
+                interface.mtu_bytes + _FRAME_HEADERS_BYTES if mode is AttachMode.GENERIC else _NO_LIMIT
+            ),
         )
         try:
             steering._attachment = Attachment(steering.program, interface, mode)
