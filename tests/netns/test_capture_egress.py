@@ -308,7 +308,7 @@ def test_what_has_passed_is_written_or_counted(
     rows = sum(batch.num_rows for name in summary["files"] for batch in decode(name, notes=notes))
     assert rows == summary["packets"]
     printed = [note.text for note in notes.notes if note.kind == "capture-drops"]
-    assert printed == [] if is_enough else f"lost {summary['dropped']} packets" in "".join(printed)
+    assert printed == [] if is_enough else f"lost {summary['dropped']:,} packets" in "".join(printed)
     assert len(frames(tmp_path)) == summary["packets"]
 
 
