@@ -733,7 +733,7 @@ def test_no_frame_ever_has_two_owners(tmp_path: Path) -> None:
     environment = {**os.environ, "UMSTACK_BUILD": "debug"}
     build = [sys.executable, "ffi/build.py", "--into", str(tmp_path), "--only", "xsk"]
     subprocess.run(build, cwd=ROOT, env=environment, check=True, capture_output=True)
-    (module,) = (tmp_path / "xdp").glob("_xsk*.so")
+    (module,) = (tmp_path / "umstack_xdp").glob("_xsk*.so")
     chosen = "native_mode or repaired_over_rings or several_frames_of_the_ring or ran_dry or neither_starves"
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "tests.netns.debug_rings", "-k", chosen, __file__]
     done = subprocess.run(
