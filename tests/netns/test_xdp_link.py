@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -34,7 +33,7 @@ from tests.netns.egress_programs import queue_by_group
 from tests.netns.system_libbpf import detach_link
 from tests.waiting import collect, wait_for
 from tests.wire.dissection import MARKS, tshark, values
-from umstack import NotConnected, OccupiedInterfaceWarning, Receiver
+from umstack import Receiver
 from umstack._engine.link import DataLink
 from umstack._engine.ring_link import open_link
 from umstack.errors import BackPressured, OptionError, Unsupported
@@ -778,30 +777,3 @@ def burst_until(send_many: Callable[..., int], condition: Callable[[], bool], se
 def collect_all(receiver: Receiver, count: int) -> list[int]:
     """Return the numbers of the next `count` messages."""
     return [int(message.data[:8]) for message in collect(receiver, count, 20)]
-
-
-@pytest.mark.parametrize("link", ["auto", "socket"])
-def test_a_context_on_sockets_beside_rings_warns_by_name(shared_lab: Lab, link: str) -> None:
-    """Groups that another context receives over rings do not reach sockets, so the warning names program and
-    process.
-    """
-    host = shared_lab.hosts[0]
-    named = rf"{host.interface} .*steering.*\({os.getpid()}\)"
-    with members(host, **RINGS), pytest.warns(OccupiedInterfaceWarning, match=named):
-        Member(host, link=link).context.close()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", OccupiedInterfaceWarning)
-        Member(host, link=link).context.close()
-
-
-def test_a_source_over_rings_reports_that_its_own_host_is_not_reached(shared_lab: Lab) -> None:
-    """The README's ten lines run over rings: waiting for a receiver on the same host warns that it cannot be
-    reached.
-    """
-    with (
-        members(shared_lab.hosts[0], **RINGS) as (alone,),
-        alone.receiver("here") as _,
-        alone.source("here") as source,
-        pytest.raises(NotConnected, match="does not reach receivers on this one"),
-    ):
-        source.wait_connected(timeout=0.5)
