@@ -142,6 +142,7 @@ def test_a_query_is_answered_by_a_later_source() -> None:
         assert resolver.next_deadline_ns() == 0, "one answer per query"
         assert len(resolver.datagrams_to_send(now)) == 1
     resolver.withdraw("orders", 3, ADDRESS)
+    assert len(resolver.datagrams_to_send(39)) == 1, "the final advertisement"
     resolver.datagram_received(query, 40)
     assert resolver.datagrams_to_send(40) == []
 
