@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.config import conf
-from scapy.fields import BitField, ConditionalField, Field, IPField, SignedIntField, StrField, StrNullField
+from scapy.fields import (
+    BitField,
+    ConditionalField,
+    Field,
+    IP6Field,
+    IPField,
+    SignedIntField,
+    StrField,
+    StrNullField,
+)
 from scapy.packet import NoPayload, Packet, Raw
 
 import umstack.scapy as layers
@@ -60,6 +69,8 @@ def value(field: Field[Any, Any]) -> st.SearchStrategy[Any]:
     """Any value of a scapy field."""
     if isinstance(field, IPField):
         return st.integers(0, 2**32 - 1).map(lambda number: str(ipaddress.IPv4Address(number)))
+    if isinstance(field, IP6Field):
+        return st.integers(0, 2**128 - 1).map(lambda number: str(ipaddress.IPv6Address(number)))
     if isinstance(field, StrNullField):
         return names
     if isinstance(field, StrField):
