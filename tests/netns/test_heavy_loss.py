@@ -10,6 +10,8 @@ from tests.netns.contexts import members, numbered
 from tests.waiting import collect, wait_for
 from umstack.lab import Lab
 
+GROUP = "239.255.49.1"
+
 
 @pytest.mark.parametrize("flow_control", ["min", "none"])
 def test_a_receiver_resumes_after_heavy_loss(make_lab: Callable[..., Lab], flow_control: str) -> None:
@@ -18,9 +20,12 @@ def test_a_receiver_resumes_after_heavy_loss(make_lab: Callable[..., Lab], flow_
     with (
         members(*lab.hosts) as (publisher, subscriber),
         subscriber.receiver("heavy") as receiver,
-        publisher.source("heavy", flow_control=flow_control) as source,
+        publisher.source(
+            "heavy", flow_control=flow_control, transport_lbtrm_multicast_address=GROUP
+        ) as source,
     ):
         receiver.wait_connected(timeout=10)
+        lab.await_join(GROUP, 1)
         before, during, after = (numbered(300, size) for size in (100, 101, 102))
         source.send_many(before, flush=True)
         assert [message.data for message in collect(receiver, len(before), 20)] == before

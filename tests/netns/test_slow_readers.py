@@ -28,8 +28,8 @@ def test_one_reader_of_eight_that_never_reads(make_lab: MakeLab, link: str) -> N
         sources = [
             publisher.source(f"t{n}", transport_lbtrm_multicast_address=GROUPS[n % 2]) for n in range(TOPICS)
         ]
-        for source in sources:
-            source.wait_connected(timeout=SECONDS)
+        for endpoint in (slow, *healthy, *sources):
+            endpoint.wait_connected(timeout=SECONDS)
 
         def publish() -> None:
             for n in range(COUNT):
