@@ -28,6 +28,7 @@ _MULTICAST_MAC = 0x5E000000
 _MULTICAST_BITS = 0x7FFFFF
 _IPV4, _IPV6 = 0x0800, 0x86DD
 _FIRST_HOST_IP = 0x0A000001
+_IPV6_NETWORK = 0xFD00 << 112
 _TTL = 16
 _HEADERS_MAX = int(lib.UM_IPV6_UDP_HEADER_BYTES)
 
@@ -37,9 +38,9 @@ def point_name(point: int) -> str:
     return "switch" if point == SWITCH else f"host{point}"
 
 
-def host_address(host: int) -> str:
-    """Return the address of a host."""
-    return str(ip_address(_FIRST_HOST_IP + host))
+def host_address(host: int, is_ipv6: bool = False) -> str:
+    """Return the address of a host, in a world of this family."""
+    return str(ip_address(_FIRST_HOST_IP + host + (_IPV6_NETWORK if is_ipv6 else 0)))
 
 
 def hosts_of(datagrams: Iterable[Datagram]) -> list[int]:
