@@ -75,15 +75,16 @@ class Stream:
 
 
 @contextmanager
-def stream(lab: Lab, moving: Member, *, publishes: bool = False) -> Iterator[Stream]:
+def stream(lab: Lab, moving: Member, *, publishes: bool = False, topic: str = "moving") -> Iterator[Stream]:
     """Open a stream between a context and one on the first host."""
     with members(lab.hosts[0]) as (still,):
         publisher, subscriber = (moving, still) if publishes else (still, moving)
         with (
-            publisher.source("moving", **PATIENT) as source,
-            subscriber.receiver("moving") as receiver,
+            publisher.source(topic, **PATIENT) as source,
+            subscriber.receiver(topic) as receiver,
         ):
             source.wait_connected(timeout=10)
+            receiver.wait_connected(timeout=10)
             yield Stream(source, receiver, subscriber)
 
 
@@ -156,7 +157,7 @@ def test_a_context_follows_an_interface_that_is_renamed(make_lab: MakeLab) -> No
         changed(lab.hosts[1], rename)
         followed(subscriber, name="eth7")
         moved.passes()
-        with stream(lab, subscriber) as joined_later:
+        with stream(lab, subscriber, topic="later") as joined_later:
             joined_later.passes()
 
 
