@@ -163,6 +163,15 @@ static bool is_session_item(const flow *into, const um_lbmc_item *item)
             (item->message->type == UM_LBMC_MESSAGE || item->message->type == UM_LBMC_END));
 }
 
+/* Returns the topic of a range. Other senders number their requests as they like, so an index that repeats the last
+ * range request's has that request's topic; any other names its topic. */
+static uint32_t range_topic(const um_stream_connection *connection, uint32_t request_index)
+{
+    if (connection->range_topic != 0 && request_index == connection->range_index)
+        return connection->range_topic;
+    return um_request_topic(request_index, connection->topic_index);
+}
+
 static void on_item(void *context, const um_lbmc_item *item)
 {
     flow *into = context;
@@ -173,13 +182,16 @@ static void on_item(void *context, const um_lbmc_item *item)
         connection->is_named = true;
         connection->session_id = item->session_id;
     }
-    if (item->kind == UM_LBMC_ITEM_RANGE_REQUEST)
+    if (item->kind == UM_LBMC_ITEM_RANGE_REQUEST) {
         connection->purpose =
             (item->request_index & 1) == UM_PURPOSE_OFF_TRANSPORT ? UM_STREAM_OFF_TRANSPORT : UM_STREAM_LATE_JOIN;
+        connection->range_index = item->request_index;
+        connection->range_topic = item->topic_index;
+    }
     if (item->kind == UM_LBMC_ITEM_RANGE_REQUEST || item->kind == UM_LBMC_ITEM_REQUEST)
         connection->topic_index = item->topic_index;
     else if (item->kind == UM_LBMC_ITEM_RANGE)
-        passed.topic_index = um_request_topic(item->request_index, connection->topic_index);
+        passed.topic_index = range_topic(connection, item->request_index);
     if (into->take != NULL)
         into->take(into->context, &passed);
 }

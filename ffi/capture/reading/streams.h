@@ -58,6 +58,8 @@ typedef struct um_stream_connection {
     uint8_t source[16]; /* IPv4: the first four bytes */
     uint8_t receiver[16];
     uint32_t topic_index; /* topic of the last request */
+    uint32_t range_index; /* request index of the last range request */
+    uint32_t range_topic; /* and its topic */
     uint32_t session_id;
     um_stream_direction directions[UM_STREAM_DIRECTIONS];
 } um_stream_connection;
