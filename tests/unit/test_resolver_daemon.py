@@ -515,7 +515,7 @@ class LyingDaemon:
         for _ in range(50):
             self.lie_count += 1
             address = LbtrmAddress(
-                "127.0.0.1",
+                f"127.1.{self.lie_count // 250}.{1 + self.lie_count % 250}",
                 str(OWN_ADDRESSES["transport_lbtrm_multicast_address_low"]),
                 1000 + self.lie_count,
                 14400,
@@ -538,7 +538,7 @@ class LyingDaemon:
 
 def test_a_lying_daemon_blocks_no_source() -> None:
     """Nonexistent sessions are counted and bounded, and an existing one, found through the other daemon, is
-    received."""
+    received. They name other addresses: docs/threat-model.md has the limit for those of the source itself."""
     with LyingDaemon() as liar, serving() as honest:
         daemons = f"127.0.0.1:{liar.address[1]},127.0.0.1:{honest.address[1]}"
         options: dict[str, Any] = {
