@@ -88,9 +88,8 @@ static inline bool um_mac_encrypts(const um_mac *mac)
  * sender's address; a session's tags are bound to the session instead. Returns false, with `tag` undefined, if
  * libcrypto fails. */
 bool um_mac_tag(um_mac *mac, um_address from, const uint8_t *covered, uint32_t length, uint8_t *tag);
-/* The same in front of `tag`, where it belongs; encrypts the payloads in place and marks the trailer if the key
- * encrypts.
- */
+/* The same, with the tag behind the covered bytes, where it belongs. If the key encrypts, the payloads are encrypted in
+ * place and the trailer is marked. */
 bool um_mac_seal(um_mac *mac, um_address from, uint8_t *covered, uint32_t length);
 /* Returns true if the tag in the trailer of a datagram matches this key, which must encrypt as the trailer states.
  * Takes the same time for every wrong tag. Encrypted payloads are decrypted in place; they are undefined if the tag is

@@ -51,8 +51,8 @@ int um_stream_tags_seal(um_stream_tags *tags, uint8_t *record, uint32_t length);
 int um_stream_tags_head(um_stream_tags *tags, uint8_t *header, uint8_t *messages, uint32_t length);
 /* Returns true if payloads are encrypted. */
 bool um_stream_tags_encrypt(const um_stream_tags *tags);
-/* Checks a whole record: it must be the next of its direction and have the right tag. It is accepted once,
- * and its payloads are decrypted in place. */
+/* Checks a whole record: it must be the next of its direction and have the right tag. It is accepted once, and its
+ * payloads are decrypted in place. */
 int um_stream_tags_verify(um_stream_tags *tags, const uint8_t *record);
 /* Returns the um_record_verifier with this check, for a stream. */
 um_record_verifier *um_stream_tags_verifier(um_stream_tags *tags);

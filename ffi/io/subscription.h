@@ -29,9 +29,7 @@ typedef struct um_ended_source {
     uint64_t rows; /* rows of the queue up to its last one; 0: it has none */
 } um_ended_source;
 
-/* Takes up to `max` numbers of sources that have ended since, those of a closed subscription included. Returns how
- * many.
- */
+/* Takes up to `max` numbers of sources that have ended, those of a closed subscription included. Returns how many. */
 uint32_t um_subscription_take_ended(um_subscription *subscription, um_ended_source *out, uint32_t max);
 
 /* Stops or resumes NAKs of its sessions for it (UX-21; core/receiver/nak_cutoff.h). No effect if it is closed. */

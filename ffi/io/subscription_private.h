@@ -12,8 +12,7 @@ struct um_subscription {
     um_gate gate;
     um_event_queue *queue; /* outlives the subscription */
     um_subscription *next;
-    um_ended_source
-        *ended; /* not taken yet; at most the controllers that were open since the last call that took some */
+    um_ended_source *ended; /* not taken yet */
     uint32_t ended_count;
     uint32_t ended_capacity;
 };

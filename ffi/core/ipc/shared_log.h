@@ -7,15 +7,17 @@
  *
  *   reader page, one for each receiver, mapped by that receiver and the source, both of which write it
  *
- *   | position (reader) | is_sleeping (set by the reader, taken by the writer) | wanted position (the other way round)
- * |
+ *   | position | is_sleeping | wanted position |
+ *
+ *   The reader stores its position and sets is_sleeping, which the writer takes; the wanted position is set by the
+ *   writer and taken by the reader.
  *
  * A position counts bytes from 0 forever and is a multiple of 8; its place in the ring is the position modulo the
  * capacity, and a record may wrap. All that one side stores and the other reads is a number, never an address.
  *
  *   writer:  begun = position + span; fence; record; end = begun (release)
- *   reader:  end (acquire); copy the record out; fence; begun: if begun - capacity passed the record, it was
- * overwritten
+ *   reader:  end (acquire); copy the record out; fence; begun
+ *            If begun - capacity has passed the record, it was overwritten.
  *
  *   source-paced:    the writer never waits. A reader that was overtaken continues at the end: the messages between are
  *                    lost, and the gap in each topic's sequence numbers names them.

@@ -1,7 +1,6 @@
 /* A receiver's connection to the source of an LBT-RU session (UX-11). client_service.h is the source's side.
  *
- *                  +-- no answer: repeated at intervals that double, for maximum_connect_attempts times the first; then
- * it ends
+ *                  +-- no answer: repeated at doubling intervals; ends after maximum_connect_attempts times the first
  *                  v
  *     connecting --+ CREQ -- SYN with the client id and the position of the stream --> established: ACK each interval
  *         ^                                                                               |

@@ -528,8 +528,8 @@ static void on_piece(um_receiver_session *session, const um_datagram_piece *piec
     um_receiver_session_on_packet(session, &packet, &whole, assembly->memory, piece->total_bytes, now_ns);
 }
 
-/* Handles what follows a session message: a path probe, or a piece of a datagram. A probe that claims
- * more bytes than it has is ignored. */
+/* Handles what follows a session message: a path probe, or a piece of a datagram. A probe that claims more bytes than
+ * it has is ignored. */
 static void on_sm_body(um_receiver_session *session, const um_packet *packet, const um_rx *rx, uint32_t length,
                        int64_t now_ns)
 {

@@ -1,8 +1,7 @@
 /* Evidence that a retransmission was lost: a receiver reports a retransmission that has arrived, or that a repair
  * report has named, so that the source knows that earlier ones, or it, are not still on their way to this receiver
- * (retransmission.h). LBT-RM has no such message,
- * so it is an extended option of an LBMC control message, like a status message (layout: docs/wire.md). Pure. Threads:
- * any.
+ * (retransmission.h). LBT-RM has no such message, so it is an extended option of an LBMC control message, like a status
+ * message (layout: docs/wire.md). Pure. Threads: any.
  */
 #ifndef UM_CORE_REPAIR_EVIDENCE_H
 #define UM_CORE_REPAIR_EVIDENCE_H

@@ -6,10 +6,11 @@
  *
  *     0   4  LBMC header: control, next header HMAC, length 28
  *     4   3  option header: no further header, length 24, flags "may be ignored"
- *     7   1  greeting: um_stream_kind, plus 128 if the payloads of records are encrypted; record: 0, or the identifier
- * of the key for this direction from here on 8   4  bytes of the messages that follow; 0: a greeting 12   4  greeting:
- * subject of the connection; record: its number in its direction, from 0, modulo 2^32 16  12  greeting: key identifier,
- * and a nonce of 11 bytes; record: the tag
+ *     7   1  greeting: um_stream_kind, plus 128 if the payloads of records are encrypted
+ *            record: 0, or the identifier of the key for this direction from here on
+ *     8   4  bytes of the messages that follow; 0: a greeting
+ *    12   4  greeting: subject of the connection; record: its number in its direction, from 0, modulo 2^32
+ *    16  12  greeting: key identifier, and a nonce of 11 bytes; record: the tag
  *
  * Threads: any; an object has one user at a time. Memory: the caller's. Complexity: constant. Errors: see each.
  */
