@@ -296,7 +296,7 @@ uint32_t um_context_groups(um_context *context, um_address *groups, uint32_t max
     uint32_t count = 0;
     um_reactor_lock(&context->reactor);
     for (uint32_t i = 0; i < context->receiving.group_limit && count < max; i++)
-        if (context->receiving.groups[i].is_used && context->receiving.groups[i].connection == NULL)
+        if (context->receiving.groups[i].is_used && !um_group_is_connection(&context->receiving.groups[i]))
             groups[count++] = context->receiving.groups[i].link.local;
     um_reactor_unlock(&context->reactor);
     return count;

@@ -97,29 +97,41 @@ static um_event_queue *queue_open(um_context *context, uint32_t blocks, uint32_t
     return queue;
 }
 
-static um_subscription *subscribe(world *w, um_event_queue *queue)
+static um_receiver_session_config receiver_config(um_session_id id)
+{
+    return (um_receiver_session_config){
+        .id = id,
+        .nak_initial_backoff_ns = NS_PER_MS,
+        .nak_backoff_ns = 2 * (int64_t)NS_PER_MS,
+        .nak_suppress_ns = 5 * (int64_t)NS_PER_MS,
+        .nak_generation_ns = 20 * (int64_t)NS_PER_S,
+        .activity_timeout_ns = 60 * (int64_t)NS_PER_S,
+        .send_naks = true,
+        .datagram_max_bytes = DATAGRAM_BYTES,
+        .loss_capacity = 16384,
+        .topic_capacity = 64,
+        .window_bytes = 1 << 17,
+        .status_interval_ns = NS_PER_MS,
+        .receiver_id = 1,
+        .random_seed = 1,
+    };
+}
+
+static um_subscription *subscription_open(um_event_queue *queue)
 {
     um_receiver_config config = {.ordered_delivery = UM_ORDERED_SEQUENCE, .burst_loss_max = 1024};
     um_subscription *subscription;
     CHECK_EQ(um_subscription_open(queue, &config, &subscription), 0);
+    return subscription;
+}
+
+static um_subscription *subscribe(world *w, um_event_queue *queue)
+{
+    um_subscription *subscription = subscription_open(queue);
     for (uint32_t topic = 0; topic < PUBLISHERS; topic++) {
         const um_source_session_config *of = &w->session_configs[topic % SESSIONS];
-        um_receiver_session_config session = {
-            .id = {um_address_of_v4(LOOPBACK, of->nak_port), of->group, of->session_id, UM_TRANSPORT_LBTRM},
-            .nak_initial_backoff_ns = NS_PER_MS,
-            .nak_backoff_ns = 2 * (int64_t)NS_PER_MS,
-            .nak_suppress_ns = 5 * (int64_t)NS_PER_MS,
-            .nak_generation_ns = 20 * (int64_t)NS_PER_S,
-            .activity_timeout_ns = 60 * (int64_t)NS_PER_S,
-            .send_naks = true,
-            .datagram_max_bytes = DATAGRAM_BYTES,
-            .loss_capacity = 16384,
-            .topic_capacity = 64,
-            .window_bytes = 1 << 17,
-            .status_interval_ns = NS_PER_MS,
-            .receiver_id = 1,
-            .random_seed = 1,
-        };
+        um_receiver_session_config session = receiver_config(
+            (um_session_id){um_address_of_v4(LOOPBACK, of->nak_port), of->group, of->session_id, UM_TRANSPORT_LBTRM});
         CHECK_EQ(um_subscription_map(subscription, &session, topic, topic), 0);
     }
     return subscription;
@@ -514,6 +526,29 @@ TEST("", "while a queue is full and datagrams wait in the socket, the loop sleep
     join(readers, READERS);
     CHECK_EQ(atomic_load(&w->drained), READERS * sent);
     world_close(w);
+}
+
+TEST("UX-12", "groups are listed without the connections of LBT-IPC and TCP, which no datagram reaches")
+{
+    um_context *context = context_open(false);
+    um_event_queue *queue = queue_open(context, 8, 1 << 17);
+    um_subscription *subscription = subscription_open(queue);
+    const um_session_id ids[] = {
+        {um_address_of_v4(LOOPBACK, 5), {{0}, 0}, 0x5eed0001, UM_TRANSPORT_LBTIPC},
+        {um_address_of_v4(LOOPBACK, 5), {{0}, 0}, 0x5eed0002, UM_TRANSPORT_TCP},
+        {um_address_of_v4(LOOPBACK, 5), group_of(1), 0x5eed0003, UM_TRANSPORT_LBTRM},
+    };
+    um_address groups[4];
+    for (uint32_t i = 0; i < sizeof ids / sizeof ids[0]; i++) {
+        um_receiver_session_config session = receiver_config(ids[i]);
+        CHECK_EQ(um_subscription_map(subscription, &session, i, i), 0);
+    }
+    CHECK_EQ(um_context_groups(context, groups, 4), 1);
+    CHECK(um_address_equal(groups[0], group_of(1)));
+    um_context_close(context);
+    um_subscription_free(subscription);
+    um_event_queue_free(queue);
+    um_context_free(context);
 }
 
 CHECK_MAIN
