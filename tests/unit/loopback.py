@@ -98,3 +98,9 @@ def collect_events(receiver: Receiver, count: int, seconds: float = SECONDS) -> 
 def payloads(messages: list[Message]) -> list[bytes]:
     """Return the payloads of the messages."""
     return [message.data for message in messages]
+
+
+def recovery_server(context: Context) -> Any:
+    """The request port of a context that has sources with late join or off-transport recovery."""
+    assert context._recovery._server is not None
+    return context._recovery._server

@@ -16,7 +16,7 @@ import pytest
 
 from tests.tag_oracle import TRAILER_BYTES, RecordStream
 from tests.unit.keyed_peers import OTHER, SECRET, KeyedPeer, write_keys
-from tests.unit.loopback import PORTS, open_context
+from tests.unit.loopback import PORTS, open_context, recovery_server
 from tests.unit.test_late_join import FAST, RETAINED, Peer, _message, _numbers, _range, _send
 from tests.waiting import SECONDS, wait_for
 from umstack import Context, Source
@@ -57,19 +57,13 @@ def _counted(context: Context, reason: str) -> int:
     return int(context.stats()["context"][f"recovery_dropped_tag_{reason}"])
 
 
-def _port(context: Context) -> int:
-    server = context._recovery._server
-    assert server is not None
-    return server.endpoint.port
-
-
 class Asker(KeyedPeer):
     """A receiver of the request protocol with a key, or with one that is wrong."""
 
     def __init__(
         self, context: Context, source: Source, key_id: int = 7, secret: bytes = SECRET, topic: str = TOPIC
     ) -> None:
-        endpoint = "127.0.0.1", _port(context)
+        endpoint = "127.0.0.1", recovery_server(context).endpoint.port
         tags = RecordStream(secret, key_id, topic, source.topic_index, is_server=False)
         super().__init__(socket.create_connection(endpoint, timeout=SECONDS), tags, endpoint)
         self.source = source
@@ -403,7 +397,7 @@ def test_bytes_that_drip_hold_no_connection(keys: Path) -> None:
         done = threading.Event()
 
         def drip() -> None:
-            at = "127.0.0.1", _port(publisher)
+            at = "127.0.0.1", recovery_server(publisher).endpoint.port
             peers = [socket.create_connection(at, timeout=SECONDS) for _ in range(4)]
             turn = -1
             while not done.wait(0.01):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.loopback import PORTS, SHARED, open_context
+from tests.unit.loopback import PORTS, SHARED, open_context, recovery_server
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import BurstLoss, Context, Message, Receiver, Source, UnrecoverableLoss
 from umstack._core import ffi
@@ -270,11 +270,6 @@ def test_no_late_join_is_as_before(publisher: Context, subscriber: Context) -> N
 # Many topics on one connection
 
 
-def _recovery_server(context: Context) -> Any:
-    assert context._recovery is not None
-    return context._recovery._server
-
-
 def test_many_topics_join_late_over_one_connection(publisher: Context, subscriber: Context) -> None:
     """Item 14 of issue 41: idle topics beyond the limit of connections join at once, and none is refused."""
     topics = [f"many/{n}" for n in range(300)]
@@ -324,7 +319,7 @@ def test_a_shared_connection_that_breaks_is_replaced_once(publisher: Context, su
     receivers = [subscriber.receiver(f"broken/{n}", **queues) for n in range(5)]
     for receiver in receivers:
         wait_for(lambda one=receiver: one.stats()["queue_full_pauses"], "the middle of the past")
-    server = _recovery_server(publisher)
+    server = recovery_server(publisher)
     [broken] = server._connections.values()
     publisher._streams.loop.submit(partial(server._drop, broken))
     wait_for(lambda: broken.socket.fileno() < 0, "the disconnection")
@@ -341,7 +336,7 @@ def test_requests_for_a_closed_source_do_not_end_the_connection(publisher: Conte
     _send(source, 0, 3)
     requests = [RangeRequest(one.topic_index, index << 1) for index, one in ((8, gone), (9, source))]
     gone.close()
-    with socket.create_connection(("127.0.0.1", _recovery_server(publisher).endpoint.port)) as peer:
+    with socket.create_connection(("127.0.0.1", recovery_server(publisher).endpoint.port)) as peer:
         peer.settimeout(SECONDS)
         peer.sendall(b"".join(encode_range_request(request) for request in requests) * 2)
         answered = b""
@@ -563,7 +558,7 @@ def test_connections_are_capped_and_idle_ones_end(subscriber: Context) -> None:
     with open_context(recovery_connections_maximum=8, recovery_idle_timeout=200, **PORTS) as context:
         source = context.source("cap", **RETAINED)
         _send(source, 0, 10)
-        port = context._recovery._server.endpoint.port  # type: ignore[union-attr]
+        port = recovery_server(context).endpoint.port
         peers = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
         wait_for(lambda: context.stats()["context"]["recovery_connections_refused"] >= 42, "the cap")
         assert context.stats()["context"]["recovery_connections"] <= 8
@@ -578,7 +573,7 @@ def test_requests_that_are_not_well_formed_end_the_connection(publisher: Context
     """UM-138: counted, closed; the port goes on."""
     source = publisher.source("port", **RETAINED)
     _send(source, 0, 10)
-    port = publisher._recovery._server.endpoint.port  # type: ignore[union-attr]
+    port = recovery_server(publisher).endpoint.port
     good = encode_range_request(RangeRequest(source.topic_index))
     bad = [
         b"\x55" * 40,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.loopback import PORTS, open_context
+from tests.unit.loopback import PORTS, open_context, recovery_server
 from tests.unit.test_late_join import RETAINED, Peer, _message, _numbers, _range, _send
 from tests.waiting import SECONDS, wait_for
 from umstack import (
@@ -315,13 +315,12 @@ def test_ten_thousand_connections_to_the_request_port(subscriber: Context) -> No
         with open_context(**PORTS) as context:
             source = context.source("many", **RETAINED)
             _send(source, 0, 10)
-            server = context._recovery._server
-            assert server is not None
+            port = recovery_server(context).endpoint.port
             peers: list[socket.socket] = []
             for _ in range(10_000):
                 peer = socket.socket()
                 peer.setblocking(False)
-                peer.connect_ex(("127.0.0.1", server.endpoint.port))
+                peer.connect_ex(("127.0.0.1", port))
                 peers.append(peer)
                 if len(peers) > 1000:
                     peers.pop(0).close()

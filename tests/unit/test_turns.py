@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from tests.unit.loopback import PORTS, open_context
+from tests.unit.loopback import PORTS, open_context, recovery_server
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Context
 from umstack.recovery.codec import RangeRequest, encode_range_request
@@ -124,10 +124,8 @@ def test_a_late_joiner_is_not_starved_by_pipelined_range_requests() -> None:
             source.send(b"%d" % number)
         source.flush()
         quiet = _seconds_to_join(publisher)
-        server = publisher._recovery._server
-        assert server is not None
         requests = encode_range_request(RangeRequest(source.topic_index, 2)) * 1000
-        with contextlib.closing(_Pipelining(server.endpoint.port, requests)) as attack:
+        with contextlib.closing(_Pipelining(recovery_server(publisher).endpoint.port, requests)) as attack:
             wait_for(lambda: attack.answered_bytes > 1 << 18, "the attack")
             attacked = _seconds_to_join(publisher)
         print(f"quiet {quiet:.2f} s, attacked {attacked:.2f} s")

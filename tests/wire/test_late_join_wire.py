@@ -17,7 +17,7 @@ from scapy.packet import Packet, Raw
 from scapy.utils import wrpcap
 
 from tests.tag_oracle import TRAILER_BYTES, RecordStream
-from tests.unit.loopback import open_context
+from tests.unit.loopback import open_context, recovery_server
 from tests.unit.test_off_transport import IDLE, SOON_ENDED, Account
 from tests.waiting import SECONDS
 from tests.wire.dissection import MARKS, tshark
@@ -46,8 +46,7 @@ def test_tshark_decodes_requests_and_answers(tmp_path: Path) -> None:
             option.pack(21 if n < 2 else 255, 28, 0, 5, 0, source.topic_index, n, 0, 0, 0) for n in range(3)
         )
         asked = request + struct.pack("!BBH", 8, 21, 4 + len(chain)) + chain
-        server = context._recovery._server
-        assert server is not None
+        server = recovery_server(context)
         with socket.create_connection(("127.0.0.1", server.endpoint.port), timeout=10) as peer:
             peer.sendall(asked)
             answered = b""
@@ -172,8 +171,7 @@ def test_tshark_decodes_a_recovery_with_keys(tmp_path: Path) -> None:
     with open_context(request_tcp_port_low=24391, request_tcp_port_high=25391, **options) as context:
         source = context.source("wire", late_join=1)
         source.send_many([b"message %d" % n for n in range(3)], flush=True)
-        server = context._recovery._server
-        assert server is not None
+        server = recovery_server(context)
         tags = RecordStream(secret, 7, "wire", source.topic_index, is_server=False)
         with socket.create_connection(server.endpoint, timeout=10) as peer:
             peer.sendall(tags.greeting)
