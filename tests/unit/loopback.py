@@ -64,6 +64,17 @@ def connect(context: Context, topic: str, **options: Any) -> tuple[Source, Recei
     return source, receiver
 
 
+def connect_contexts(
+    sending: Context, receiving: Context, topic: str, **options: Any
+) -> tuple[Source, Receiver]:
+    """A source, and a receiver of another context that is connected. Options go to the one that has them."""
+    to_receiver = {name: options.pop(name) for name in _RECEIVER_OPTIONS & options.keys()}
+    receiver = receiving.receiver(topic, **to_receiver)
+    source = sending.source(topic, **options)
+    source.wait_connected(timeout=SECONDS)
+    return source, receiver
+
+
 SHARED = {"transport_lbtrm_multicast_address": f"{_BLOCK}.20"}
 """Sources with these options share one transport session; the others go round the pool (UX-10)."""
 
@@ -82,6 +93,7 @@ _RECEIVER_OPTIONS = {
     "flow_control_receiver_window",
     "transport_lbtrm_activity_timeout",
     "delivery_control_maximum_burst_loss",
+    "use_otr",
 }
 
 

@@ -18,8 +18,6 @@ from tests.unit.loopback import SMALL_QUEUE, open_context, payloads
 from tests.unit.tcp_peers import RawClient, RawSource, control_session_id, message, ssf_request
 from tests.unit.test_tcp import (
     connected,
-    receiving,
-    sending,
     test_a_broken_connection_is_reopened_and_the_gap_is_declared,
     test_a_gap_of_a_broken_connection_is_recovered_off_transport,
     test_a_late_joiner_gets_the_past_over_tcp,
@@ -36,8 +34,6 @@ from umstack._engine.transport_address import TcpAddress
 from umstack.streams.tags import PROOF
 
 __all__ = [
-    "receiving",
-    "sending",
     "test_a_broken_connection_is_reopened_and_the_gap_is_declared",
     "test_a_gap_of_a_broken_connection_is_recovered_off_transport",
     "test_a_late_joiner_gets_the_past_over_tcp",

@@ -9,7 +9,6 @@ import signal
 import struct
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from tests.unit.lbtipc_ends import (
     start,
     stop,
 )
-from tests.unit.loopback import SMALL_QUEUE, collect_events, open_context, payloads
+from tests.unit.loopback import SMALL_QUEUE, collect_events, connect_contexts, open_context, payloads
 from tests.unit.tcp_peers import message
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import (
@@ -55,25 +54,9 @@ LONGEST_WHOLE = 65535 - 12
 SMALL_LOG = {"transport_lbtipc_transmission_window_size": CAPACITY}
 
 
-@pytest.fixture(scope="module")
-def sending() -> Iterator[Context]:
-    with open_context() as context:
-        yield context
-
-
-@pytest.fixture(scope="module")
-def receiving() -> Iterator[Context]:
-    with open_context() as context:
-        yield context
-
-
 def connected(sending: Context, receiving: Context, topic: str, **options: Any) -> tuple[Source, Receiver]:
     """Return a source over LBT-IPC and a receiver of another context that is attached."""
-    to_receiver = {name: options.pop(name) for name in (*SMALL_QUEUE, "use_otr") if name in options}
-    receiver = receiving.receiver(topic, **to_receiver)
-    source = sending.source(topic, transport="lbtipc", **options)
-    source.wait_connected(timeout=SECONDS)
-    return source, receiver
+    return connect_contexts(sending, receiving, topic, transport="lbtipc", **options)
 
 
 @pytest.mark.parametrize("behavior", ["source_paced", "receiver_paced"])
@@ -335,9 +318,8 @@ def test_source_paced_a_slow_receiver_loses_exactly_what_its_events_name(
             assert [number_of(one.data) for one in collect(fast, 100)] == list(range(sent, sent + 100))
             sent += 100
             if sent % 2000 == 0:
-                rows += slow.poll(
-                    64, 0
-                ).events()  # its queue takes a few rows more, and its context looks at the log
+                # Its queue takes a few rows more, and its context looks at the log.
+                rows += slow.poll(64, 0).events()
         while not source.wait_drained(timeout=0):
             rows += slow.poll(1000, 0.05).events()
         source.send(payload(sent), flush=True)
@@ -556,9 +538,9 @@ def test_peers_that_say_nothing_do_not_keep_receivers_out(sending: Context, rece
                 raw.close()
 
 
-def _follow(receiving: Context, raw: RawSource, topic: str, **options: Any) -> Receiver:
+def _follow(receiving: Context, raw: RawSource, topic: str) -> Receiver:
     """Return a receiver that is mapped to the simulated source as if by an advertisement."""
-    receiver = receiving.receiver(topic, **options)
+    receiver = receiving.receiver(topic)
     receiving._engine.map_source(topic, 7, LbtipcAddress(host_id(), raw.session_id, 20001))
     return receiver
 
@@ -600,8 +582,7 @@ def test_a_hostile_log_is_given_up(receiving: Context, what: str) -> None:
     """UX-12: the receiver detaches, counts it and tries again; when the source is gone its session ends."""
     record, end = _BAD_LOGS[what]
     raw = RawSource(_session_id(), is_source_paced=False)
-    with raw, receiving.receiver(f"hostile {what}") as receiver:
-        receiving._engine.map_source(receiver.topic, 7, LbtipcAddress(host_id(), raw.session_id, 20001))
+    with raw, _follow(receiving, raw, f"hostile {what}") as receiver:
         peer = raw.accept()
         raw.write(record, end)
         raw.wake(peer)

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,18 +17,6 @@ from tests.waiting import SECONDS, collect, wait_for
 from umstack import Context
 
 MIN: dict[str, Any] = {"flow_control": "min"}
-
-
-@pytest.fixture(scope="module")
-def sending() -> Iterator[Context]:
-    with open_context() as context:
-        yield context
-
-
-@pytest.fixture(scope="module")
-def receiving() -> Iterator[Context]:
-    with open_context() as context:
-        yield context
 
 
 def test_a_receiver_made_again_receives_while_another_topic_keeps_the_session(
@@ -48,7 +35,7 @@ def test_a_receiver_made_again_receives_while_another_topic_keeps_the_session(
                 receiver.wait_connected(timeout=SECONDS)
                 wait_for(lambda: source.is_connected, "a receiver")
                 source.send(b"%d" % number, flush=True)
-                assert [message.data for message in collect(receiver, 1)] == [b"%d" % number]
+                assert payloads(collect(receiver, 1)) == [b"%d" % number]
 
 
 def test_four_hundred_topics_of_one_session_are_all_connected(sending: Context, receiving: Context) -> None:
@@ -64,19 +51,19 @@ def test_four_hundred_topics_of_one_session_are_all_connected(sending: Context, 
             source.send(source.topic.encode(), flush=True)
         assert len({source.transport for source in sources}) < len(topics)
         for topic, receiver in zip(topics, receivers, strict=True):
-            assert [message.data for message in collect(receiver, 1)] == [topic.encode()]
+            assert payloads(collect(receiver, 1)) == [topic.encode()]
 
 
 def test_a_receiver_that_is_never_read_does_not_deafen_others(sending: Context, receiving: Context) -> None:
     """aeron-io/aeron#1145: one dead subscriber of a host eventually made the other applications there deaf."""
-    small = {"receiver_queue_block_length": 65536, "receiver_queue_block_count": 4}
     limits: dict[str, Any] = {
-        **small,
+        "receiver_queue_block_length": 65536,
+        "receiver_queue_block_count": 4,
         "receiver_maximum_message_length": 1000,
         "receiver_full_queue_hold_interval": 200,
     }
     with (
-        sending.source("deaf", flow_control="min") as source,
+        sending.source("deaf", **MIN) as source,
         receiving.receiver("deaf", **limits) as dead,
         receiving.receiver("deaf") as alive,
     ):
@@ -87,7 +74,7 @@ def test_a_receiver_that_is_never_read_does_not_deafen_others(sending: Context, 
         got: list[bytes] = []
         for at in range(0, len(messages), 100):
             source.send_many(messages[at : at + 100], flush=True, timeout=SECONDS)
-            got += [message.data for message in collect(alive, 100)]
+            got += payloads(collect(alive, 100))
         assert got == messages
         assert dead.stats()["cut_loose"] == 1
 
@@ -102,7 +89,7 @@ def test_contexts_on_one_port_receive_their_own_groups_only(sending: Context) ->
             source = stack.enter_context(sending.source(f"groups/{number}", **group))
             source.wait_connected(timeout=SECONDS)
             source.send(b"%d" % number, flush=True)
-            assert [message.data for message in collect(receiver, 1)] == [b"%d" % number]
+            assert payloads(collect(receiver, 1)) == [b"%d" % number]
         for context in (first, second):
             assert context.stats()["context"]["lbtrm_unknown_msgs_rcved"] == 0
 
@@ -157,7 +144,7 @@ def test_a_publisher_that_was_killed_is_received_again(tmp_path: Path) -> None:
                 try:
                     assert publisher.stdout is not None
                     assert publisher.stdout.readline() == "sent\n"
-                    assert [message.data for message in collect(receiver, 1)] == [b"%d" % number]
+                    assert payloads(collect(receiver, 1)) == [b"%d" % number]
                 finally:
                     publisher.send_signal(signal.SIGKILL)
 
@@ -170,4 +157,4 @@ def test_the_second_receiver_gets_the_same_past_as_the_first(sending: Context) -
         with open_context() as first, open_context() as second:
             for context in (first, second):
                 with context.receiver("past/all") as receiver:
-                    assert [message.data for message in collect(receiver, len(messages))] == messages
+                    assert payloads(collect(receiver, len(messages))) == messages

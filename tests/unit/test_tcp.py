@@ -8,14 +8,13 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.loopback import SMALL_QUEUE, collect_events, connect, open_context, payloads
+from tests.unit.loopback import SMALL_QUEUE, collect_events, connect, connect_contexts, open_context, payloads
 from tests.unit.tcp_peers import RawSource, control_session_id, message, ssf_init, ssf_request, tsni
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import (
@@ -35,31 +34,9 @@ LONGEST_WHOLE = 65535 - 12
 """Payload of the longest message that LBMC carries in one piece."""
 
 
-@pytest.fixture(scope="module")
-def both() -> dict[str, Any]:
-    """Context options of both ends; tests/unit/test_keyed_tcp.py runs some of these tests with others."""
-    return {}
-
-
-@pytest.fixture(scope="module")
-def sending(both: dict[str, Any]) -> Iterator[Context]:
-    with open_context(**both) as context:
-        yield context
-
-
-@pytest.fixture(scope="module")
-def receiving(both: dict[str, Any]) -> Iterator[Context]:
-    with open_context(**both) as context:
-        yield context
-
-
 def connected(sending: Context, receiving: Context, topic: str, **options: Any) -> tuple[Source, Receiver]:
     """Return a source over TCP and a receiver of another context that is its client."""
-    to_receiver = {name: options.pop(name) for name in (*SMALL_QUEUE, "use_otr") if name in options}
-    receiver = receiving.receiver(topic, **to_receiver)
-    source = sending.source(topic, transport="tcp", **options)
-    source.wait_connected(timeout=SECONDS)
-    return source, receiver
+    return connect_contexts(sending, receiving, topic, transport="tcp", **options)
 
 
 def test_messages_of_every_length_arrive_whole_and_in_order() -> None:
