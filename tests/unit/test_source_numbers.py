@@ -25,7 +25,7 @@ def test_advertised_sessions_that_send_nothing_leave_no_names() -> None:
         receiver = context.receiver("numbered")
         sources, subscription = receiver._memory.sources, receiver._subscription
         for number in range(ADVERTISED):
-            address = LbtrmAddress("10.9.8.7", GROUP, 14400, 14390, number + 1)
+            address = LbtrmAddress("10.9.8.7", GROUP, number + 1, 14400, 14390)
             context._engine.map_source("numbered", number, address)
         assert context.stats()["context"]["sessions_evicted"] > ADVERTISED - 600
         assert len(sources.table.names) <= 600
@@ -117,7 +117,7 @@ def test_an_arrow_table_follows_a_number_that_is_used_again() -> None:
 
 
 def test_a_source_is_listed_while_it_is_received() -> None:
-    """`sources` of a receiver follows ends at the next mapping."""
+    """`sources` of a receiver names the transport session of its source."""
     with open_context() as context:
         receiver = context.receiver("numbered")
         source = context.source("numbered")
