@@ -71,9 +71,10 @@ REPLACED |= HABITS
 NOUNLESS = re.compile(r'(?:^|[.:*#"] +|"""|// )What (?!.*\?)')
 # Names that users have in files, dashboards and programs are data; the glossary maps them.
 PROMISED = re.compile(
-    r"--linger\b|\.tell\(\)|(?:\b|(?<=umstack_context_)|(?<=umstack_link_))(?:pend_linger_interval\w*|pend_adaptive_linger_limit\w*|resolver_no_source_linger_timeout\w*|resolver_\*linger\w*|transport_lbtipc_pend_behavior_linger_loop_count|SO_LINGER"
-    r"|delivery_hold_datagrams|loop_naps|hold_store_datagrams|hold_store_full|held_datagrams|ring_kept"
-    r"|ring_sent_in_place|tr_dgrams_dropped_stranger)(?:_total)?\b"
+    r"--linger\b|\.tell\(\)|\bSO_LINGER\b|\bresolver_\*linger\w*"
+    r"|\b(?:\w+_)?(?:pend|pend_adaptive|pend_behavior|no_source)_linger_\w+"
+    r"|\b(?:umstack_context_|umstack_link_)?(?:delivery_hold_datagrams|loop_naps|hold_store_datagrams|hold_store_full"
+    r"|held_datagrams|ring_kept|ring_sent_in_place|tr_dgrams_dropped_stranger)(?:_total)?\b"
 )
 WORD = re.compile(
     "|".join(rf"(?P<w{number}>(?<![^\W_])(?:{word})(?![^\W_]))" for number, word in enumerate(REPLACED)),
