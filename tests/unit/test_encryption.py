@@ -197,7 +197,7 @@ def test_nothing_is_lost_while_keys_are_exchanged(
     for keys in ((old, new), (new, old), (new,)):
         write_keys(tmp_path / "keys", "*", *keys)
         seen = [context._engine.keyring._seen for context in (sender, reader)]
-        while seen == [context._engine.keyring._seen for context in (sender, reader)] or any(
+        while any(
             context._engine.keyring._seen == before
             for context, before in zip((sender, reader), seen, strict=True)
         ):

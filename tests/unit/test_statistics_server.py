@@ -322,8 +322,7 @@ def test_a_directory_with_another_users_name_is_not_used(shared: Path) -> None:
     """A member that makes it keeps its owner from sharing, but neither from statistics nor deceives a reader."""
     (shared / str(OWNER)).mkdir(mode=0o750)
     os.chown(shared / str(OWNER), OTHER_USER, STATISTICS_GROUP)
-    step = lambda: str(statistics_directory())  # noqa: E731
-    assert str(shared) not in _as_user(OWNER, [STATISTICS_GROUP], step)
+    assert str(shared) not in _as_user(OWNER, [STATISTICS_GROUP], lambda: str(statistics_directory()))
     with pytest.raises(PermissionNeeded, match="not the one in its name"):
         list(socket_folders.sockets_in(shared / str(OWNER)))
 

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from tests.unit.loopback import connect, open_context
-from tests.waiting import SECONDS, wait_for
+from tests.waiting import wait_for
 from umstack.cli import command as umstack
 from umstack.cli.top import _SORTS, _screen, _short, _sorted, _View
 from umstack.telemetry.live_rows import live_rows
@@ -82,7 +82,6 @@ def test_a_session_lists_its_own_topics(folder: Path) -> None:
     with open_context(statistics=True) as context:
         pairs = [connect(context, f"own/{n}", transport_lbtrm_destination_port=24400 + n) for n in range(2)]
         for n, (source, _) in enumerate(pairs):
-            source.wait_connected(timeout=SECONDS)
             for _ in range(n + 1):
                 source.send(b"unread", flush=True)
         wait_for(
