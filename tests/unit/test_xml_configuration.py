@@ -112,6 +112,18 @@ def test_denied_topics_are_refused() -> None:
         config.of_topic(Scope.WILDCARD_RECEIVER, "^x")
 
 
+def test_contexts_are_denied_with_blanks_in_the_order() -> None:
+    """`order` of contexts may have blanks, as that of topics and values may."""
+    application = '<applications><application><contexts order="{}"/></application></applications>'
+    text = f'<um-configuration version="1.0">{application}</um-configuration>'
+    Config.parse(text.format("deny, allow"))
+    for order in ("allow,deny", " allow, deny "):
+        with pytest.raises(ConfigError, match="denies a context without a name"):
+            Config.parse(text.format(order))
+    with pytest.raises(ConfigError, match="the file has no application"):
+        Config.parse('<um-configuration version="1.0"/>')
+
+
 def test_denied_values_are_refused() -> None:
     """Only listed values pass allow,deny; a denied one never passes."""
     config = load(application="other")

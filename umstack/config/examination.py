@@ -14,7 +14,14 @@ from umstack.config.context_options import ContextOptions
 from umstack.config.option import Option, shown
 from umstack.config.relations import lint_datagram_size
 from umstack.config.setting import OPTIONS, Setting
-from umstack.config.xml_configuration import Content, XmlContext, XmlFile, read_option
+from umstack.config.xml_configuration import (
+    NO_APPLICATION,
+    NO_APPLICATION_HINT,
+    Content,
+    XmlContext,
+    XmlFile,
+    read_option,
+)
 from umstack.config.xml_document import Element, XmlError, is_xml
 from umstack.errors import OptionAbsent, OptionError
 
@@ -119,8 +126,7 @@ def _examine_xml(text: str, file: str) -> tuple[Config, list[Finding]]:
             configs.append(xml_config(read))
             found += _named(_relations_with_topics(read), application, context)
     if not document.applications:
-        hint = "an application uses its own element: <applications> <application>"
-        found.append(Finding(FindingKind.WRONG, 1, "the file has no application", hint))
+        found.append(Finding(FindingKind.WRONG, 1, NO_APPLICATION, NO_APPLICATION_HINT))
     return (configs or [Config()])[0], list(dict.fromkeys(found))
 
 

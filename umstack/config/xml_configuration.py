@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from umstack.config.absent_options import ABSENT_SCOPES
 from umstack.config.option import Option, Scope, StoredValue, shown
 from umstack.config.setting import Setting, find_option, find_scope
 from umstack.config.xml_document import Element, XmlError, parse_document
@@ -22,7 +23,8 @@ _GROUPS = {
     "receivers": Scope.RECEIVER,
     "wildcard-receivers": Scope.WILDCARD_RECEIVER,
 }
-_ALLOW_LAST = "deny,allow"
+NO_APPLICATION = "the file has no application"
+NO_APPLICATION_HINT = "an application uses its own element: <applications> <application>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +39,7 @@ class Limit:
 
     def check(self, value: StoredValue) -> None:
         """Raise OptionError for a value that is denied."""
-        rules = [(True, self.allowed), (False, self.denied)]
-        verdict = self.is_allowed_otherwise
-        for is_allowed, values in rules if not self.is_allowed_otherwise else reversed(rules):
-            if value in values:
-                verdict = is_allowed
-        if not verdict:
+        if not _is_allowed(self.is_allowed_otherwise, value in self.allowed, value in self.denied):
             names = ", ".join(shown(self.option.spec, one) for one in self.allowed)
             raise OptionError(
                 f"{self.option.scope} option {self.option.name} must not be {shown(self.option.spec, value)}: "
@@ -92,12 +89,8 @@ class TopicRules:
     def content_of(self, topic: str) -> Content:
         """Return what holds for a topic. Raises OptionError if the file denies it."""
         matching = [rule for rule in self.rules if rule.matches(topic)]
-        # The kind of rule that the order names last is applied last; the last match decides.
         verdicts = {rule.is_allowed for rule in matching}
-        verdict = self.is_allowed_otherwise
-        if verdicts and self.is_allowed_otherwise not in verdicts:
-            verdict = not self.is_allowed_otherwise
-        if not verdict:
+        if not _is_allowed(self.is_allowed_otherwise, True in verdicts, False in verdicts):
             raise OptionError(
                 f"{self.origin} denies {self.scope} topic {topic!r}",
                 hint="name it there in a topic element whose rule is allow",
@@ -133,6 +126,8 @@ class XmlFile:
 
     def application(self, name: str | None) -> Element:
         """Return an application; None: the one without a name, or the only one."""
+        if not self.applications:
+            raise XmlError(NO_APPLICATION, self._root.line, hint=NO_APPLICATION_HINT)
         named = {one.get("name"): one for one in self.applications}
         if name in named:
             return named[name]
@@ -161,9 +156,7 @@ class XmlFile:
                 f"{application} has several contexts", application.line, hint=f"choose with context=: {names}"
             )
         groups = list(application.named("contexts"))
-        is_denied = (
-            any(one.get("order") == "allow,deny" for one in groups) if found is None else _denies(found)
-        )
+        is_denied = _denies(found) if found is not None else not all(map(_allows_otherwise, groups))
         if is_denied:
             what = "a context without a name" if name is None else f"context {name!r}"
             raise XmlError(
@@ -195,14 +188,13 @@ class XmlFile:
                     raise _Absent(queue.line, f"{queue} exists only without a name here", "remove the name")
                 content += self._template_of(queue) + self._own(queue)
         if any(group.children for group in application.named("hfxs")):
-            raise _Absent(application.line, f"{application} has <hfxs>", str(_hfx_hint()))
+            raise _Absent(application.line, f"{application} has <hfxs>", f"remove it: {ABSENT_SCOPES['hfx']}")
         return XmlContext(content, topics)
 
     def _group(self, group: Element, scope: Scope) -> TopicRules:
         rules = tuple(self._rule(one) for one in group.children)
         content = self._template_of(group)
-        order = (group.get("order") or _ALLOW_LAST).replace(" ", "")
-        return TopicRules(scope, content, rules, order == _ALLOW_LAST, f"{self._file}:{group.line}")
+        return TopicRules(scope, content, rules, _allows_otherwise(group), f"{self._file}:{group.line}")
 
     def _rule(self, element: Element) -> TopicRule:
         pattern = element.get("pattern")
@@ -257,9 +249,9 @@ def read_option(options: Element, option: Element, file: str) -> Content:
         raise _Absent(option.line, f"{option}: {error.message}", str(error.hint)) from None
     except OptionError as error:
         raise XmlError(f"{option}: {error.message}", option.line, hint=error.hint) from None
-    order = (option.get("order") or _ALLOW_LAST).replace(" ", "")
-    is_limited = bool(allowed or denied or order != _ALLOW_LAST)
-    limits = (Limit(known, allowed, denied, order == _ALLOW_LAST, origin),) if is_limited else ()
+    otherwise = _allows_otherwise(option)
+    is_limited = bool(allowed or denied or not otherwise)
+    limits = (Limit(known, allowed, denied, otherwise, origin),) if is_limited else ()
     return Content(settings, limits)
 
 
@@ -273,9 +265,11 @@ def _denies(element: Element) -> bool:
     return element.get("rule") == "deny"
 
 
-def _hfx_hint() -> str | None:
-    try:
-        find_scope("hfx")
-    except OptionError as error:
-        return error.hint
-    return None
+def _allows_otherwise(element: Element) -> bool:
+    """Return true if what no rule names is allowed: `order` names the kind of rule that is applied last."""
+    return element.get("order") != "allow,deny"
+
+
+def _is_allowed(is_allowed_otherwise: bool, is_allowed: bool, is_denied: bool) -> bool:
+    """Return the verdict on what rules allow, deny, or both: the kind that `order` names last decides."""
+    return is_allowed or not is_denied if is_allowed_otherwise else is_allowed and not is_denied

@@ -77,9 +77,11 @@ class Element:
     text: str = ""
 
     def get(self, attribute: str) -> str | None:
-        """Return an attribute's value without surrounding blanks, or None."""
+        """Return an attribute's value without surrounding blanks, or None; `order` and `rule` without any blanks."""
         value = self.attributes.get(attribute)
-        return None if value is None else value.strip()
+        if value is None:
+            return None
+        return "".join(value.split()) if attribute in _VALUES else value.strip()
 
     def named(self, *names: str) -> Iterator[Element]:
         """Yield the children with one of these names."""
@@ -180,7 +182,7 @@ def _check_attributes(element: Element) -> None:
             hint = f"there can be {', '.join(known[:-1]) or 'none'}"
             raise XmlError(f"<{element.name}> has no attribute {name}", element.line, hint=hint)
         allowed = _VALUES.get(name)
-        if allowed is not None and value.replace(" ", "") not in allowed:
+        if allowed is not None and element.get(name) not in allowed:
             hint = f"it can be {' or '.join(allowed)}"
             raise XmlError(f'{element}: {name} is "{value}"', element.line, hint=hint)
     required = _REQUIRED.get(element.name)
