@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from umstack._engine.core_address import named
+from umstack._engine.core_address import is_ipv6, named
 from umstack.sim.capture import START_NS, SWITCH, host_address, hosts_of, point_name
 from umstack.sim.trace import Datagram, Fate, Kind, Type
 from umstack.sim.world import World
@@ -117,8 +117,8 @@ def truth_of(world: World, *, start_ns: int = START_NS) -> Truth:
         elif entry.type is Type.DATA and entry.serial in sent_at:
             session = sessions[entry.source[0], entry.session_id]
             _on_arrival(session, entry, now_ns, sent_at[entry.serial])
-    is_ipv6 = any(_is_ipv6(publisher) for publisher, _ in sessions)
-    addresses = {point_name(host): host_address(host, is_ipv6) for host in hosts_of(trace)}
+    has_ipv6 = any(is_ipv6(publisher) for publisher, _ in sessions)
+    addresses = {point_name(host): host_address(host, has_ipv6) for host in hosts_of(trace)}
     points = {point_name(SWITCH): ""} | addresses
     return Truth(
         start_ns,
@@ -126,10 +126,6 @@ def truth_of(world: World, *, start_ns: int = START_NS) -> Truth:
         [_finished(session) for session in sessions.values() if session.truth.group],
         list(_unrecoverable(world, start_ns)),
     )
-
-
-def _is_ipv6(address: str) -> bool:
-    return ":" in address
 
 
 def _on_sent(sessions: dict[tuple[str, int], _Session], entry: Datagram, now_ns: int) -> None:
@@ -180,7 +176,7 @@ def _on_arrival(session: _Session, entry: Datagram, now_ns: int, sent_ns: int) -
 
 def _finished(session: _Session) -> SessionTruth:
     truth = session.truth
-    is_ipv6 = _is_ipv6(truth.publisher)
+    has_ipv6 = is_ipv6(truth.publisher)
     truth.useful_retransmissions = len(session.useful)
     for host in sorted({*session.missed, *session.asked}):
         came = session.first_sendings.get(host, Counter())
@@ -190,7 +186,7 @@ def _finished(session: _Session) -> SessionTruth:
             repair_sent_ns, repaired_ns = session.has.get(host, {}).get(sqn, (None, None))
             truth.losses.append(
                 Loss(
-                    host_address(host, is_ipv6),
+                    host_address(host, has_ipv6),
                     sqn,
                     session.sent.get(sqn),
                     sqn in came,
@@ -201,7 +197,7 @@ def _finished(session: _Session) -> SessionTruth:
             )
     for host, came in sorted(session.first_sendings.items()):
         if copies := came.total() - len(came):
-            truth.duplicates[host_address(host, is_ipv6)] = copies
+            truth.duplicates[host_address(host, has_ipv6)] = copies
     return truth
 
 
