@@ -776,7 +776,7 @@ class Source(AsyncClosing):
 
     def _is_by_clients(self) -> bool:
         """True if the receivers known are the clients of a unicast session, not those of flow control."""
-        return self.options.transport in ("tcp", "lbtipc") or self.options.flow_control == "none"
+        return self.options.is_stream or self.options.flow_control == "none"
 
     def _known_receivers(self) -> float:
         return self.stats()["num_clients" if self._is_by_clients() else "receivers_known"] or 0

@@ -113,7 +113,7 @@ def source_session_config(core: CoreContext, options: SourceOptions) -> Any:
     config.batch_minimum_bytes = options.implicit_batching_minimum_length_bytes
     config.batch_interval_ns = options.implicit_batching_interval_ns
     config.unblock_timeout_ns = options.publication_unblock_timeout_ns
-    if options.transport not in ("tcp", "lbtipc"):
+    if not options.is_stream:
         _fill_datagram_source(config, core, options)
     return config
 
@@ -286,8 +286,7 @@ class SourceSession:
         config.transport = lib.UM_TRANSPORT_TCP
         if not options.transport_tcp_use_session_id:
             config.session_id = 0
-        self._size_stream(config, core.options.transport_tcp_datagram_max_size_bytes)
-        config.sm_minimum_interval_ns = config.sm_maximum_interval_ns = NEVER_NS
+        self._fill_stream(config, core.options.transport_tcp_datagram_max_size_bytes)
         tcp = ffi.new("um_tcp_source_config *")
         tcp.interface_ip = int(ipaddress.IPv4Address(core.interface.address or "0.0.0.0"))
         tcp.traffic_class = core.options.traffic_class
@@ -320,8 +319,7 @@ class SourceSession:
                 hint="leave the topic's keys out, or use lbtrm, lbtru or tcp",
             )
         config.transport = lib.UM_TRANSPORT_LBTIPC
-        self._size_stream(config, core.options.transport_lbtipc_datagram_max_size_bytes)
-        config.sm_minimum_interval_ns = config.sm_maximum_interval_ns = NEVER_NS
+        self._fill_stream(config, core.options.transport_lbtipc_datagram_max_size_bytes)
         ipc = ffi.new("um_ipc_source_config *")
         window = max(options.transport_lbtipc_transmission_window_size_bytes, lib.UM_SHARED_CAPACITY_MIN)
         ipc.capacity_bytes = -(-window // _SHARED_CAPACITY_STEP_BYTES) * _SHARED_CAPACITY_STEP_BYTES
@@ -335,13 +333,14 @@ class SourceSession:
         core.check(result, f"session over LBT-IPC, transport id {self.place.port}")
         self.handle = handle[0]
 
-    def _size_stream(self, config: Any, datagram_max_bytes: int) -> None:
-        """Set the sizes of a session over TCP or LBT-IPC."""
+    def _fill_stream(self, config: Any, datagram_max_bytes: int) -> None:
+        """Set the sizes of a session over TCP or LBT-IPC, and that it sends no session messages of LBT-RM."""
         size = datagram_max_bytes + lib.UM_LBTRM_DATA_BYTES
         config.datagram_max_bytes = size
         config.coalesce_threshold = self.options.transport_lbtrm_coalesce_threshold
         config.term_length = config.window_bytes = _term_bytes(_STREAM_TERM_BYTES, size)
         config.publication_window_bytes = _STREAM_PUBLICATION_WINDOW_BYTES
+        config.sm_minimum_interval_ns = config.sm_maximum_interval_ns = NEVER_NS
 
     def disown(self) -> None:
         """Leave the memory alone, in a forked child."""

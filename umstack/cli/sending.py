@@ -96,8 +96,7 @@ class Sending:
         """Wait for the requested number of receivers."""
         if receivers == 0:
             return
-        by_clients = self._source.options.transport in ("tcp", "lbtipc")
-        counter = "num_clients" if by_clients else "receivers_known"
+        counter = "num_clients" if self._source.options.is_stream else "receivers_known"
         self._await(
             lambda: int(self._source.stats()[counter] or 0) >= receivers,
             lambda: f"waiting for receivers: {self._source.stats()[counter]} of {receivers} there",

@@ -480,6 +480,11 @@ class SourceOptions:
     """Names of the options that were set; the others have their defaults."""
 
     @property
+    def is_stream(self) -> bool:
+        """True if the session has connections to its receivers instead of datagrams: TCP and LBT-IPC."""
+        return self.transport in ("tcp", "lbtipc")
+
+    @property
     def adaptive_timers(self) -> frozenset[str]:
         """Names of the measured timers."""
         return adaptive(self.recovery_timing, ADAPTIVE_SOURCE_TIMERS, self.given)
