@@ -146,12 +146,11 @@ class RequestConnection:
         """Write due range requests, and send as much as the socket accepts."""
         if not self.is_open:
             return
-        request = ffi.new("uint8_t[]", lib.UM_RANGE_REQUEST_BYTES_MAX)
         while self._unsent and self._requests.free_bytes >= lib.UM_RANGE_REQUEST_BYTES_MAX:
             fetch = self._unsent.popleft()
             if fetch.connection is self:
-                length = lib.um_fetch_request_range(fetch.raw, request)
-                self._requests.append(bytes(ffi.buffer(request, length)))
+                space = ffi.cast("uint8_t *", self._requests.space)
+                self._requests.fill(lib.um_fetch_request_range(fetch.raw, space))
         try:
             self._requests.send(self._socket)
         except OSError:
