@@ -125,9 +125,12 @@ class RowSources:
         """Make numbers available whose rows are among the first `taken_rows`; for the reader of the queue."""
         with self._lock:
             self.is_due = False
+            read = [one for one in self._retired if self._last_rows[one] <= taken_rows]
+            if not read:
+                return
             old = self.table
             self.table = SourceTable([*old.topics], [*old.names], [*old.owners])
-            for number in [one for one in self._retired if self._last_rows[one] <= taken_rows]:
+            for number in read:
                 self._retired.remove(number)
                 self._release(number)
 
