@@ -64,7 +64,7 @@ class Interface:
     is_multicast: bool
     is_loopback: bool
     ipv6_addresses: tuple[ipaddress.IPv6Interface, ...] = ()
-    """Usable ones: those of other hosts' networks before link-local ones, else in the kernel's order."""
+    """Usable ones, link-local ones last, otherwise in the kernel's order."""
 
     @property
     def ipv6_address(self) -> str | None:

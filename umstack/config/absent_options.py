@@ -132,7 +132,8 @@ ABSENT_OPTIONS = (
     AbsentOptions(("smart_src_*",), "there is no smart source: send_many() and claim() serve its purpose"),
     AbsentOptions(("transport_lbtrdma_*",), "LBT-RDMA is not a transport of this stack"),
     AbsentOptions(
-        ("use_tls", "tls_*"), "there is no TLS: datagrams and connections are authenticated by keys"
+        ("use_tls", "tls_*"),
+        "there is no TLS: keys authenticate and encrypt datagrams and connections, see encryption",
     ),
     AbsentOptions(("compression",), "messages are sent as they are: compress them before sending"),
     AbsentOptions(("receive_thread_pool_size",), "a context receives on one thread: use several contexts"),
