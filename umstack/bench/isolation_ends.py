@@ -65,6 +65,8 @@ class _Reader:
         """Read until the measurement may begin."""
         while self.spec.is_stopped and not self.first.stats()["cut_loose"] and self.take():
             pass
+        while not any(map(len, self.delays)) and self.take():
+            pass
         self.take_for(self.spec.seconds * _SETTLING_SHARE)
         self.delays.clear()
 
