@@ -45,6 +45,7 @@ def test_a_longer_datagram_is_dropped_counted_and_lost(publisher: Context) -> No
         receiver = subscriber.receiver("topic", **options)  # type: ignore[arg-type]
         source = publisher.source("topic", flow_control="min")
         source.wait_connected(timeout=SECONDS)
+        receiver.wait_connected(timeout=SECONDS)
         for data in (SHORT, LONG, SHORT):
             source.send(data, flush=True)
         rows = _rows(receiver, lambda rows: sum(isinstance(row, Message) for row in rows) == 2)
@@ -65,6 +66,7 @@ def test_the_last_message_is_lost_with_an_event_too(publisher: Context) -> None:
             "topic", flow_control="min", transport_topic_sequence_number_info_interval=100
         )
         source.wait_connected(timeout=SECONDS)
+        receiver.wait_connected(timeout=SECONDS)
         for data in (SHORT, LONG):
             source.send(data, flush=True)
         rows = _rows(receiver, lambda rows: any(isinstance(row, UnrecoverableLoss) for row in rows))
@@ -94,6 +96,7 @@ def test_a_source_learns_what_its_receiver_has_lost(publisher: Context, messages
         receiver = subscriber.receiver("topic", transport_lbtrm_nak_generation_interval=400)
         source = publisher.source("topic", flow_control="min")
         source.wait_connected(timeout=SECONDS)
+        receiver.wait_connected(timeout=SECONDS)
         assert source.wait_drained(SECONDS)
         for data in messages:
             source.send(data, flush=True)
@@ -114,6 +117,7 @@ def test_what_is_recovered_off_transport_is_not_lost(publisher: Context) -> None
         )
         source = publisher.source("topic", flow_control="min", late_join=1)
         source.wait_connected(timeout=SECONDS)
+        receiver.wait_connected(timeout=SECONDS)
         for data in (SHORT, LONG, SHORT):
             source.send(data, flush=True)
         assert len(_rows(receiver, lambda rows: sum(isinstance(row, Message) for row in rows) == 3)) == 3

@@ -123,6 +123,9 @@ def test_receivers_learn_their_number(timing: str, is_reported: bool) -> None:
         source.send(b"x", flush=True)
         receiver.poll(1, 10)
         wait_for(lambda: source.stats()["status_messages_received"] >= 4, "status messages")
+        wait_for(
+            lambda: subscriber.stats()["receiver_transports"][0]["group_receivers"] == is_reported, "a report"
+        )
         (heard,) = subscriber.stats()["receiver_transports"]
         (sent,) = publisher.stats()["source_transports"]
         assert (
