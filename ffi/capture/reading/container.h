@@ -95,8 +95,7 @@ enum um_capture_step um_capture_next(um_capture_reader *reader, const uint8_t *d
 void um_capture_retime(um_capture_reader *reader, um_capture_packet *packet, const um_captured_frame *frame);
 
 /* Skips records, following the streams and fragments of packets, until one starts at or behind `until`: returns ENDED
- * with *at there.
- */
+ * with *at there. */
 enum um_capture_step um_capture_skip(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t until,
                                      uint64_t *at);
 

@@ -294,11 +294,10 @@ static void take(um_fragments *fragments, um_fragmented *from, um_joined_datagra
     memcpy(into->addresses, from->addresses, sizeof into->addresses);
     into->frame.source = into->addresses[0];
     into->frame.destination = into->addresses[1];
+    into->frame.is_incomplete = from->state != UM_FRAGMENTED_WHOLE;
     uint32_t bytes = copy_joined(fragments, index, &captured);
-    bool is_whole = from->state == UM_FRAGMENTED_WHOLE;
     if (bytes > 0 && from->state != UM_FRAGMENTED_REFUSED)
-        um_captured_frame_decode_joined(&into->frame, fragments->joined, captured, bytes, is_whole);
-    into->frame.is_incomplete = !is_whole;
+        um_captured_frame_decode_joined(&into->frame, fragments->joined, captured, bytes);
     release_all(fragments, index);
     from->state = UM_FRAGMENTED_CLOSED;
     fragments->joined_count--;

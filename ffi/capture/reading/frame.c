@@ -470,9 +470,8 @@ void um_captured_frame_decode(int32_t link_type, const uint8_t *data, uint32_t c
 }
 
 void um_captured_frame_decode_joined(um_captured_frame *frame, const uint8_t *data, uint32_t captured_bytes,
-                                     uint32_t bytes, bool is_whole)
+                                     uint32_t bytes)
 {
-    frame->is_incomplete = !is_whole;
     frame->payload_bytes = 0;
     frame->payload_captured_bytes = 0;
     rest joined = {data, captured_bytes};

@@ -50,10 +50,10 @@ typedef struct um_captured_frame {
 void um_captured_frame_decode(int32_t link_type, const uint8_t *data, uint32_t captured_bytes,
                               um_captured_frame *frame);
 
-/* Decodes the datagram that a frame's fragments form, or its start if it is not whole: `bytes` behind the IP header, of
- * which the first `captured_bytes` are at `data`. The frame holds the fields of a fragment; its status becomes that of
- * the datagram. */
+/* Decodes the datagram that a frame's fragments form, or its start if the frame is incomplete: `bytes` behind the IP
+ * header, of which the first `captured_bytes` are at `data`. The frame holds the fields of a fragment; its status
+ * becomes that of the datagram. */
 void um_captured_frame_decode_joined(um_captured_frame *frame, const uint8_t *data, uint32_t captured_bytes,
-                                     uint32_t bytes, bool is_whole);
+                                     uint32_t bytes);
 
 #endif

@@ -34,10 +34,14 @@ enum erf_type {
 
 enum { ERF_MORE = 0x80, ERF_EXTENSION_BYTES = 8 };
 
+/* Offsets in a record's header. */
+enum { TYPE_AT = 8, FLAGS_AT = 9, RECORD_BYTES_AT = 10, LOST_AT = 12, WIRE_BYTES_AT = 14 };
+
+enum { LINK_ETHERNET = 1, LINK_IPV4 = 228, LINK_IPV6 = 229 };
+
 /* Returns the link type of a record's content, or -1. */
 static int32_t link_type_of(uint8_t type)
 {
-    enum { LINK_ETHERNET = 1, LINK_IPV4 = 228, LINK_IPV6 = 229 };
     switch (type) {
     case ERF_ETHERNET:
     case ERF_COLOR_ETHERNET:
@@ -64,12 +68,9 @@ static int64_t erf_time_ns(const uint8_t *data)
     return (int64_t)load_le32(data + 4) * NS_PER_S + (int64_t)fraction;
 }
 
-enum { TYPE_AT = 8 };
-
 bool um_erf_read(const uint8_t *data, um_erf_header *header)
 {
-    enum { FLAGS_AT = TYPE_AT + 1, RECORD_BYTES_AT, LOST_AT = 12, INTERFACE_MASK = 3, RESERVED_FLAGS = 0xc0 };
-    enum { EARLIEST_S = 631152000 }; /* 1990 */
+    enum { INTERFACE_MASK = 3, RESERVED_FLAGS = 0xc0, EARLIEST_S = 631152000 /* 1990 */ };
     uint8_t flags = data[FLAGS_AT];
     *header = (um_erf_header){.type = data[TYPE_AT] & (ERF_MORE - 1),
                               .record_bytes = um_load_be16(data + RECORD_BYTES_AT),
@@ -98,7 +99,7 @@ bool um_erf_is_skipped(const um_erf_header *header)
 
 bool um_erf_open(um_capture_packet *packet, int64_t *time_ns)
 {
-    enum { TYPE_AT = 8, RECORD_BYTES_AT = 10, WIRE_BYTES_AT = 14, ETHERNET_PAD_BYTES = 2, LINK_ETHERNET = 1 };
+    enum { ETHERNET_PAD_BYTES = 2 };
     if (packet->captured_bytes < UM_ERF_HEADER_BYTES)
         return false;
     const uint8_t *data = packet->data;

@@ -184,9 +184,8 @@ void um_packet_rows_begin(um_packet_rows *rows);
 void um_packet_rows_finish(um_packet_rows *rows);
 
 /* Decodes packets of [data, data + length) that start before `until`, from *at on, and the datagrams that fragments of
- * earlier ones form, until the rows or the tally are full
- * (UM_CAPTURE_FULL); *at moves behind the decoded packets. `base`: position of the window in the file. Never returns
- * PACKET. */
+ * earlier ones form, until the rows or the tally are full (UM_CAPTURE_FULL); *at moves behind the decoded packets.
+ * `base`: position of the window in the file. Never returns PACKET. */
 enum um_capture_step um_packet_rows_decode(um_capture_reader *reader, um_packet_rows *rows,
                                            const um_packet_rows_options *options, const uint8_t *data, uint64_t length,
                                            uint64_t base, uint64_t until, uint64_t *at);
