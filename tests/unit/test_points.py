@@ -27,7 +27,12 @@ POINTS = st.builds(
 
 def test_the_files_of_a_rotation_are_one_point() -> None:
     """Suffixes of rotation and compression do not count, nor does the form of a local path; folders do."""
-    for path in ("/a/lan-0001.pcapng", "file:///a/lan_00002_20260102030405.pcap.gz", "file:/a/lan.cap3"):
+    for path in (
+        "/a/lan-0001.pcapng",
+        "file:///a/lan_00002_20260102030405.pcap.gz",
+        "file:/a/lan.cap3",
+        "/a/lan-0001.erf",
+    ):
         assert series_of(path) == "/a/lan"
     assert series_of("s3://bucket/lan-0001.pcap") == "s3://bucket/lan"
     assert point_name("/a/lan.pcap", "eth/0") == "/a/lan:eth_0"

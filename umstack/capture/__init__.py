@@ -1,4 +1,4 @@
-"""Captures of any tool (pcap, pcapng, gzip, zstd) as Arrow record batches; the columns are in docs/capture.md.
+"""Captures of any tool (pcap, pcapng, ERF, gzip, zstd) as Arrow record batches; the columns are in docs/capture.md.
 
 `reading` decodes captures and is imported on first use of a name below; `writing` makes captures on this host.
 """

@@ -115,7 +115,7 @@ def command(
     hardware_times: bool,
     as_json: bool,
 ) -> None:
-    """Show the packets in captures: pcap or pcapng, plain or compressed with gzip or zstd.
+    """Show the packets in captures: pcap, pcapng or ERF, plain or compressed with gzip or zstd.
 
     Notes on a file, such as truncation or a clock step, are written to standard error. --json prints one object with
     counts and these notes; rows are written only to --parquet or --csv.

@@ -69,7 +69,7 @@ def command(
     driver_memory: str | None,
     as_json: bool,
 ) -> None:
-    """Analyse captures: files (pcap, pcapng, compressed or not), folders or globs.
+    """Analyse captures: files (pcap, pcapng, ERF, compressed or not), folders or globs.
 
     Writes OUT/report.html, one page with plots and findings in sentences, and every table behind it as Parquet in OUT.
     """

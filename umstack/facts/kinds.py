@@ -44,4 +44,4 @@ NEEDED = (
 """The packet columns that the analyses read."""
 
 # The part of a capture's name added by rotation (dumpcap: _00001_20260102030405, umstack: -0001), and file suffixes.
-ROTATION = r"(?:[-_]\d{4,5}(?:_\d{14})?)?(?:\.pcap(?:ng)?|\.cap)?\d*(?:\.gz|\.zst)?$"
+ROTATION = r"(?:[-_]\d{4,5}(?:_\d{14})?)?(?:\.pcap(?:ng)?|\.cap|\.erf)?\d*(?:\.gz|\.zst)?$"

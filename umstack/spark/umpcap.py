@@ -78,7 +78,7 @@ class FilteringUmpcapReader(UmpcapReader):
 
 
 class UmpcapDataSource(DataSource):
-    """Captures (pcap, pcapng, plain or compressed) as DataFrames, batch and streaming."""
+    """Captures (pcap, pcapng, ERF, plain or compressed) as DataFrames, batch and streaming."""
 
     @classmethod
     def name(cls) -> str:
