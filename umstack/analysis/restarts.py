@@ -7,12 +7,10 @@ Points of capture have clocks of their own, so each has its own times of the res
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from umstack.facts.facts import Facts
-from umstack.facts.sends import Sends, distance, times_at
+from umstack.facts.sends import Numbers, Sends, distance, times_at
 
 _REORDERED = 1 << 12
 """First sendings may arrive this many numbers late."""
@@ -25,8 +23,6 @@ _LOST_PER_NS = 0.02
 _CLOCKS_NS = 10_000_000_000
 """Restarts at two points within this time are one restart."""
 
-Numbers = Any
-"""An array of int64."""
 Session = tuple[str, int]
 Place = tuple[str, str]
 """A point of capture and the receiver of a unicast copy."""

@@ -86,23 +86,23 @@ class Facts:
             pieces.packets += part.packets
             for stream, sends in part.sends.items():
                 pieces.add_sends(stream, sends)
-            for one in fields(cls):
-                if one.name not in ("packets", "sends"):
-                    pieces.add(one.name, getattr(part, one.name))
+            for name, frame in part.frames():
+                pieces.add(name, frame)
         return pieces.facts()
+
+    def frames(self) -> Iterator[tuple[str, pl.DataFrame]]:
+        """Yield the name and rows of each frame."""
+        for one in fields(self):
+            if one.name not in ("packets", "sends"):
+                yield one.name, getattr(self, one.name)
 
     def points(self) -> set[str]:
         """Return all points of capture."""
-        frames = (getattr(self, one.name) for one in fields(self) if one.name not in ("packets", "sends"))
-        return points_in(frames) | {stream[0] for stream in self.sends}
+        return points_in(frame for _, frame in self.frames()) | {stream[0] for stream in self.sends}
 
     def renamed(self, names: Mapping[str, str]) -> Facts:
         """Return the facts with these names of points."""
-        frames = {
-            one.name: renamed(getattr(self, one.name), names)
-            for one in fields(self)
-            if one.name not in ("packets", "sends")
-        }
+        frames = {name: renamed(frame, names) for name, frame in self.frames()}
         sends = {(names.get(stream[0], stream[0]), *stream[1:]): rows for stream, rows in self.sends.items()}
         return Facts(self.packets, sends, **frames)
 
@@ -112,11 +112,7 @@ class Facts:
             self.packets == other.packets
             and self.sends.keys() == other.sends.keys()
             and all(sends.equals(other.sends[stream]) for stream, sends in self.sends.items())
-            and all(
-                getattr(self, one.name).equals(getattr(other, one.name))
-                for one in fields(self)
-                if one.name not in ("packets", "sends")
-            )
+            and all(frame.equals(getattr(other, name)) for name, frame in self.frames())
         )
 
 
