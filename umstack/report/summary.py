@@ -157,12 +157,11 @@ def _folders(sessions: Sequence[Row], captures: Sequence[str]) -> dict[tuple[str
     paths = [PurePath(capture) for capture in captures]
     if len({path.parent for path in paths}) < 2:
         return {}
+    files = {(series_of(str(path)), path.parent.name) for path in paths}
     found: dict[tuple[str, int], set[str]] = {}
     for row in sessions:
         ends = {row["point"], row["point"].rpartition(":")[0]}
-        where = {
-            path.parent.name for path in paths if any(_is_end(series_of(str(path)), end) for end in ends)
-        }
+        where = {folder for series, folder in files if any(_is_end(series, end) for end in ends)}
         found.setdefault((row["publisher"], row["session_id"]), set()).update(where)
     return found
 
