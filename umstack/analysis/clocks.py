@@ -39,7 +39,6 @@ class Clock:
     drift: float
     """Nanoseconds that it gains per nanosecond."""
     at_ns: int
-    naks: int
     is_corrected: bool
     """False if the offset may be 0: the times are used as captured."""
 
@@ -89,6 +88,8 @@ def _clocks(everything: list[Seen], rows: Rare) -> Iterator[Clock]:
         if len(one):
             sessions.setdefault(one.session, {}).setdefault(one.point, []).append(one)
     for session, points in sessions.items():
+        if len(points) < 2:
+            continue
         naks = rows.naks.filter(publisher=session[0], session_id=session[1])
         reference = min(points, key=lambda point: (-sum(map(len, points[point])), point))
         for point in sorted(points.keys() - {reference}):
@@ -100,9 +101,12 @@ def _clocks(everything: list[Seen], rows: Rare) -> Iterator[Clock]:
 def _clock(
     session: Session, reference: tuple[str, list[Seen]], other: tuple[str, list[Seen]], naks: pl.DataFrame
 ) -> Clock | None:
-    down_ns, down_at = _down(reference[1], other[1])
+    # The few NAKs come first: without any, the many datagrams need not be compared.
     up_ns, up_at = _up(naks, reference[0], other[0])
-    if not len(down_ns) or not len(up_ns):
+    if not len(up_ns):
+        return None
+    down_ns, down_at = _down(reference[1], other[1])
+    if not len(down_ns):
         return None
     at_ns = int(down_at[0])
     down_at, up_at = down_at - at_ns, up_at - at_ns
@@ -116,9 +120,7 @@ def _clock(
         low, high = -float((up_ns + drift * up_at).min()), float((down_ns - drift * down_at).min())
     is_corrected = drift != 0 or not low <= 0 <= high
     middle, half = (low + high) / 2, abs(high - low) / 2
-    return Clock(
-        session, other[0], reference[0], sign * middle, half, sign * drift, at_ns, len(up_ns), is_corrected
-    )
+    return Clock(session, other[0], reference[0], sign * middle, half, sign * drift, at_ns, is_corrected)
 
 
 def _down(reference: list[Seen], other: list[Seen]) -> tuple[Numbers, Numbers]:

@@ -34,7 +34,8 @@ def suggestions(
     `unicast` contains the sessions of LBT-RU (`losses.unicast_sessions`), whose options have other names; `refused` the
     NAKs that an ignore interval refused (`losses.refused_waits`).
     """
-    known = _known(lost, incidents, latencies, rated).join(unicast, list(SESSION), "left")
+    sent = at_one_point(rated)
+    known = _known(lost, incidents, latencies, sent).join(unicast, list(SESSION), "left")
     known = known.join(_refusals(refused), list(SESSION), "left")
     some = pl.col("lost") > 0
     initial = _at_least_one(_ceil((pl.col("burst_ns") + pl.col("usual_trip_ns")) / MS))
@@ -46,7 +47,7 @@ def suggestions(
     repeats = pl.col("repeats") > (_REPEATING - 1) * pl.col("lost")
     longest_trip = _ceil(pl.col("longest_trip_ns") / MS)
     waiting_ms = initial + _BACKOFFS * backoff + _ROUND_TRIPS * longest_trip
-    known = _with_window(known.with_columns(waiting_ms=waiting_ms), rated)
+    known = _with_window(known.with_columns(waiting_ms=waiting_ms), sent)
     peak, lossy = pl.col("peak_bytes_per_second"), pl.col("lossy_bytes_per_second")
     choices = [
         _choice(
@@ -160,7 +161,7 @@ def _receivers(condition: pl.Expr | None = None) -> pl.Expr:
 
 
 def _known(
-    lost: pl.DataFrame, incidents: pl.DataFrame, latencies: pl.DataFrame, rated: pl.DataFrame
+    lost: pl.DataFrame, incidents: pl.DataFrame, latencies: pl.DataFrame, sent: pl.DataFrame
 ) -> pl.DataFrame:
     """Return one row per session with the inputs of all rules."""
     key, trip, naks = list(SESSION), request_ns(), pl.col("naks")
@@ -184,7 +185,7 @@ def _known(
     )
     waits = latencies.group_by(key).agg(usual_trip_ns=pl.col("request_p50").max())
     whole = about
-    for more in (burst, waits, _volumes(rated), _lossy_rates(in_bursts, rated)):
+    for more in (burst, waits, _volumes(sent), _lossy_rates(in_bursts, sent)):
         whole = whole.join(more, key, "left")
     times = ("burst_ns", "usual_trip_ns", "longest_trip_ns", "repair_ns")
     return whole.with_columns(pl.col(name).fill_null(0) for name in times)
@@ -199,25 +200,25 @@ def _refusals(refused: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _with_window(known: pl.DataFrame, rated: pl.DataFrame) -> pl.DataFrame:
+def _with_window(known: pl.DataFrame, sent: pl.DataFrame) -> pl.DataFrame:
     """Add the most bytes that each session sent within its `waiting_ms`."""
     most = []
-    sent = at_one_point(rated).sort("start_ns")
-    for session in known.select(*SESSION, "waiting_ms").filter(pl.col("waiting_ms") > 0).to_dicts():
-        own = sent.filter(pl.all_horizontal(pl.col(name) == session[name] for name in SESSION))
-        data = pl.col("bytes") - pl.col("retransmitted_bytes")
-        within = data.rolling_sum_by("start_ns", f"{round(session['waiting_ms'] * MS)}i")
-        most.append({**session, "window_bytes": own.select(within.max()).item()})
+    of_session = sent.sort("start_ns").partition_by(list(SESSION), as_dict=True)
+    data = pl.col("bytes") - pl.col("retransmitted_bytes")
+    waiting = known.select(*SESSION, "waiting_ms").filter(pl.col("waiting_ms") > 0)
+    for *session, waiting_ms in waiting.rows():
+        if (own := of_session.get(tuple(session))) is not None:
+            within = data.rolling_sum_by("start_ns", f"{round(waiting_ms * MS)}i")
+            most.append((*session, own.select(within.max()).item()))
     schema = {name: known.schema[name] for name in SESSION} | {"window_bytes": pl.Int64}
-    return known.join(pl.DataFrame(most, schema), list(SESSION), "left")
+    return known.join(pl.DataFrame(most, schema, orient="row"), list(SESSION), "left")
 
 
-def _volumes(rated: pl.DataFrame) -> pl.DataFrame:
+def _volumes(sent: pl.DataFrame) -> pl.DataFrame:
     start, data = pl.col("start_ns"), pl.col("bytes") - pl.col("retransmitted_bytes")
     # Retransmissions continue after the last datagram: their time is not that of the data.
     windows = (
-        at_one_point(rated)
-        .filter(data > 0)
+        sent.filter(data > 0)
         .group_by(*SESSION, (start // _PEAK_NS).alias("window"))
         .agg(bytes=data.sum(), first_ns=start.min(), last_ns=start.max())
     )
@@ -228,10 +229,10 @@ def _volumes(rated: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _lossy_rates(in_bursts: pl.DataFrame, rated: pl.DataFrame) -> pl.DataFrame:
+def _lossy_rates(in_bursts: pl.DataFrame, sent: pl.DataFrame) -> pl.DataFrame:
     """Return the 10th percentile of the rate, over ten milliseconds, at which bursts of loss started."""
     window = (pl.col("start_ns") // _BURST_NS).alias("window")
-    sent = at_one_point(rated).group_by(*SESSION, window).agg(bytes=pl.col("bytes").sum())
-    found = in_bursts.select(*SESSION, window).join(sent, [*SESSION, "window"])
+    rates = sent.group_by(*SESSION, window).agg(bytes=pl.col("bytes").sum())
+    found = in_bursts.select(*SESSION, window).join(rates, [*SESSION, "window"])
     lower = pl.col("bytes").quantile(0.1, "equiprobable") * (1e9 / _BURST_NS)
     return found.group_by(*SESSION).agg(lossy_bytes_per_second=lower)

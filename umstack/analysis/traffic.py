@@ -14,12 +14,20 @@ from umstack.analysis.numbering import Seen, Session
 from umstack.analysis.restarts import restarts
 from umstack.capture.reading.schema import LBTTCP
 from umstack.facts.facts import Facts
-from umstack.facts.kinds import BUCKET_NS, DATA, NAK, NCF, RETRANSMISSION, SESSION, SESSION_MESSAGE, STATUS
+from umstack.facts.kinds import (
+    BUCKET_NS,
+    DATA,
+    NAK,
+    NCF,
+    RATED_NS,
+    RETRANSMISSION,
+    SESSION,
+    SESSION_MESSAGE,
+    STATUS,
+)
 
 NS_PER_SECOND = 1_000_000_000
 IP_AND_UDP_BYTES = 28
-_RATED_SECONDS = 0.001
-"""A few datagrams within less than this are no rate."""
 _POINT = ("point", *SESSION)
 _COUNTS = {
     DATA: "datagrams",
@@ -58,14 +66,15 @@ def sessions(facts: Facts, covered: pl.DataFrame) -> pl.DataFrame:
     )
     numbers = covered.group_by(*_POINT).agg(first_sqn=pl.col("low").min(), last_sqn=pl.col("high").max())
     seconds = pl.col("seconds")
+    is_rated = seconds >= RATED_NS / NS_PER_SECOND
     order = [*(name for name in counted.columns if name != "receivers"), "first_sqn", "last_sqn", "receivers"]
     return (
         counted.join(numbers, list(_POINT), "left")
         .select(order)
         .with_columns(seconds=(pl.col("last_ns") - pl.col("first_ns")) / NS_PER_SECOND)
         .with_columns(
-            datagrams_per_second=pl.when(seconds >= _RATED_SECONDS).then(pl.col("datagrams") / seconds),
-            bits_per_second=pl.when(seconds >= _RATED_SECONDS).then(pl.col("data_bytes") * 8 / seconds),
+            datagrams_per_second=pl.when(is_rated).then(pl.col("datagrams") / seconds),
+            bits_per_second=pl.when(is_rated).then(pl.col("data_bytes") * 8 / seconds),
         )
         .sort(*_POINT)
     )

@@ -33,6 +33,9 @@ NOTE_STATUS = "note: "
 MALFORMED_STATUSES = ("LBT-RM: ", "LBT-RU: ")
 """Prefix of the status of a packet that every receiver of a session rejects."""
 
+RATED_NS = 1_000_000
+"""A few datagrams within less than this are no rate."""
+
 NEEDED = (
     *("point", "time_ns", "frame_bytes", "source_address", "destination_address"),
     *("destination_port", "udp_bytes", "packet_type", "session_id", "transport_sqn", "lead_sqn"),

@@ -11,6 +11,7 @@ from enum import IntEnum
 
 from umstack.capture.reading.notes import SNAP_LENGTH
 from umstack.capture.reading.schema import LBTTCP
+from umstack.facts.kinds import RATED_NS
 from umstack.foreign_text import displayed
 from umstack.report.quantities import (
     bit_rate,
@@ -64,8 +65,6 @@ _BURST_DATAGRAMS_PER_SECOND = 10_000
 _NOTABLE_STALL = 0.02
 _USELESS_SHARE = 0.1
 _COPIED_SHARE = 0.4
-_RATED_NS = 1_000_000
-"""A few datagrams within less than this are no rate."""
 _NAMED = 5
 
 
@@ -119,7 +118,7 @@ def _traffic(summary: Summary) -> Iterator[Finding]:
         span = sum(run.end_ns - run.start_ns for run in summary.runs)
         parts = f" of {count(len(summary.runs))} runs together"
     sent = sum(row["data_bytes"] for row in rows)
-    rate = f": {bit_rate(sent / (span / 1e9))} of payload on average" if span >= _RATED_NS else ""
+    rate = f": {bit_rate(sent / (span / 1e9))} of payload on average" if span >= RATED_NS else ""
     streamed = [row for row in rows if row["transport"] == LBTTCP]
     what = [f"{count(_sent(summary))} datagrams"] if len(streamed) < len(rows) else []
     if streamed:
