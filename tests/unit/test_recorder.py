@@ -558,9 +558,9 @@ def test_progress_covers_only_rows_on_the_disk(tmp_path: Path, monkeypatch: pyte
         journal.append(events_batch(0, 10))
     [writer] = open_part_writers((table,), directory, tmp_path / "out")
     order: list[str] = []
-    sync, save = writer._reader.sync, type(writer._progress).save
+    sync, save = writer._reader.sync_before, type(writer._progress).save
 
-    def synced(_reader: JournalReader, before: int | None = None) -> None:
+    def synced(_reader: JournalReader, before: int) -> None:
         order.append(f"sync {before}")
         sync(before)
 
@@ -568,7 +568,7 @@ def test_progress_covers_only_rows_on_the_disk(tmp_path: Path, monkeypatch: pyte
         order.append("progress")
         save(progress)
 
-    monkeypatch.setattr(JournalReader, "sync", synced)
+    monkeypatch.setattr(JournalReader, "sync_before", synced)
     monkeypatch.setattr(type(writer._progress), "save", saved)
     assert writer.write_next(1000, 1 << 30) == 10
     assert order == ["sync 10", "progress"]

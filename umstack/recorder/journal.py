@@ -270,10 +270,10 @@ class JournalReader:
                 skip = max(0, start - entry.first_offset)
                 yield batch.slice(skip, min(end, entry.end_offset) - entry.first_offset - skip)
 
-    def sync(self, before: int | None = None) -> None:
-        """Force the rows before this offset to the disk (None: all rows), whichever process wrote them."""
+    def sync_before(self, before: int) -> None:
+        """Force the rows before this offset to the disk, whichever process wrote them."""
         for segment in self._refresh():
-            if before is None or segment.first_offset < before:
+            if segment.first_offset < before:
                 for path in (segment.data_path, segment.index_path):
                     # The writer may remove a segment meanwhile.
                     with suppress(FileNotFoundError), path.open("rb") as file:
@@ -480,11 +480,9 @@ class Journal(JournalReader, Closing):
             return
         self.sync()
 
-    def sync(self, before: int | None = None) -> None:
+    def sync(self) -> None:
         """Force appended data to the disk. Sealed segments are synced already unless `fsync_seconds` is None."""
-        if before is not None:
-            super().sync(before)
-        elif self._data is not None:
+        if self._data is not None:
             os.fdatasync(self._data.fileno())
             os.fdatasync(self._index.fileno())
         self._synced_at = time.monotonic()

@@ -133,7 +133,7 @@ class PartWriter:
         end = start + rows.num_rows
         try:
             self._write_parts(rows, f"part-{self._id}-{start:020d}-{end:020d}.parquet")
-            self._reader.sync(end)
+            self._reader.sync_before(end)
             self._progress.offsets[self.table.name] = end
             self._progress.save()
         except OSError as error:
