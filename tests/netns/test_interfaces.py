@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from pyroute2 import IPRoute
 
+from umstack._engine.host_identity import host_id
 from umstack.lab import Lab
 from umstack_xdp import (
     InterfaceWatch,
@@ -34,6 +35,14 @@ def test_an_interface_is_found_by_whatever_names_it(shared_lab: Lab) -> None:
     loopback = host.call(lambda: find_interface("127.0.0.1"))
     assert loopback.is_loopback
     assert [interface.name for interface in host.call(interfaces)] == ["lo", "eth0"]
+
+
+def test_a_namespace_is_a_host_of_lbtipc(shared_lab: Lab) -> None:
+    """Contexts of one process in several namespaces do not find one another's control sockets."""
+    first, *others = [host_id(), *(host.call(host_id) for host in shared_lab.hosts)]
+    assert len({first, *others}) == 1 + len(shared_lab.hosts)
+    assert [host.call(host_id) for host in shared_lab.hosts] == others
+    assert host_id() == first
 
 
 @pytest.mark.parametrize("wanted", ["eth9", "10.99.0.1", "10.99.0.0/16", "not/a/network"])
