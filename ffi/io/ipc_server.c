@@ -10,48 +10,34 @@ enum {
     GREETINGS_MAX = 64,
     ACCEPTS_PER_EVENT = 64,
     READS_PER_EVENT = 4,
-    DRAIN_STEP_NS = 2000000,
 };
 static const int64_t GREETING_NS = INT64_C(5000000000);
-static const int64_t ACCEPT_AGAIN_NS = 100000000;
 static const int64_t WAITED_CHECK_NS = 50000000; /* how often the position of a receiver that blocks is read */
-
-/* The index in the epoll set: the session's, and the client's or UM_IPC_LISTENER. */
-static uint32_t watch_index(const um_ipc_server *server, uint32_t client)
-{
-    return server->index << 16 | client;
-}
 
 /* ---- opening ---- */
 
 int um_ipc_server_open(um_ipc_server *server, um_reactor *reactor, um_source_session *session, uint32_t session_id,
                        uint32_t index, const um_ipc_source_config *config)
 {
-    *server = (um_ipc_server){.config = *config,
-                              .reactor = reactor,
-                              .session = session,
-                              .session_id = session_id,
-                              .index = index,
-                              .listen_fd = -1};
+    *server = (um_ipc_server){.config = *config, .session = session, .session_id = session_id, .listener.fd = -1};
     reactor->error_step = "shared memory";
     int result = um_ipc_fan_out_open(&server->fan_out, session, config->is_source_paced, config->capacity_bytes);
     if (result != 0)
         return result;
     reactor->error_step = "listening";
-    result = um_ipc_listen(session_id, config->transport_id);
-    if (result >= 0) {
-        server->listen_fd = result;
-        result = um_reactor_watch(reactor, server->listen_fd, UM_WATCH_STREAM, watch_index(server, UM_IPC_LISTENER));
-    }
-    if (result != 0) {
-        if (server->listen_fd >= 0)
-            close(server->listen_fd);
+    result =
+        um_stream_listener_open(&server->listener, reactor, index, um_ipc_listen(session_id, config->transport_id));
+    if (result != 0)
         um_ipc_fan_out_close(&server->fan_out);
-    }
     return result;
 }
 
 /* ---- accepting and closing clients ---- */
+
+static uint32_t number_of(const um_ipc_server *server, const um_ipc_client *client)
+{
+    return (uint32_t)(client - server->fan_out.clients);
+}
 
 /* Closes a client, and reports it if it had joined. */
 static void drop(um_ipc_server *server, um_ipc_client *client)
@@ -113,8 +99,7 @@ static void accept_one(um_ipc_server *server, int fd, uint32_t process_id, int64
                               .since_ns = now_ns,
                               .page = {.fd = -1}};
     server->greeting_count++;
-    uint32_t number = (uint32_t)(client - server->fan_out.clients);
-    if (um_reactor_watch_stream(server->reactor, fd, UM_WATCH_STREAM, watch_index(server, number)) != 0)
+    if (um_stream_listener_watch(&server->listener, fd, number_of(server, client)) != 0)
         drop(server, client);
     else
         service_client(server, client, now_ns);
@@ -123,15 +108,11 @@ static void accept_one(um_ipc_server *server, int fd, uint32_t process_id, int64
 static int accept_clients(um_ipc_server *server, int64_t now_ns)
 {
     int accepted = 0;
-    for (; accepted < ACCEPTS_PER_EVENT && now_ns >= server->accept_again_ns; accepted++) {
+    for (; accepted < ACCEPTS_PER_EVENT && um_stream_listener_accepts(&server->listener, now_ns); accepted++) {
         uint32_t process_id;
-        int fd = um_ipc_accept(server->listen_fd, &process_id);
-        if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM) { /* would be reported until accepted */
+        int fd = um_ipc_accept(server->listener.fd, &process_id);
+        if (um_stream_listener_pause(&server->listener, fd, now_ns))
             UM_COUNT(server->session->counters.connections_refused, 1);
-            server->accept_again_ns = now_ns + ACCEPT_AGAIN_NS;
-            um_reactor_unwatch(server->reactor, server->listen_fd, UM_WATCH_STREAM,
-                               watch_index(server, UM_IPC_LISTENER));
-        }
         if (fd < 0)
             break;
         accept_one(server, fd, process_id, now_ns);
@@ -203,10 +184,8 @@ static int service_client(um_ipc_server *server, um_ipc_client *client, int64_t 
     }
     if (client->state == UM_IPC_CLIENT_NONE)
         return handled;
-    if (handled == READS_PER_EVENT) {
-        uint32_t number = (uint32_t)(client - server->fan_out.clients);
-        um_reactor_watch_stream_again(server->reactor, client->fd, UM_WATCH_STREAM, watch_index(server, number));
-    }
+    if (handled == READS_PER_EVENT)
+        um_stream_listener_watch_again(&server->listener, client->fd, number_of(server, client));
     if (client->state == UM_IPC_CLIENT_JOINED)
         um_ipc_fan_out_update(&server->fan_out, client, now_ns);
     handled += um_ipc_fan_out_take_space(client);
@@ -221,10 +200,10 @@ int um_ipc_server_on_event(um_ipc_server *server, uint32_t client, int64_t now_n
 {
     if (!um_lock_try(&server->session->sender_lock)) {
         server->is_due = true;
-        return UM_IPC_SERVER_BUSY;
+        return UM_STREAM_SERVER_BUSY;
     }
     int handled = 0;
-    if (client == UM_IPC_LISTENER)
+    if (client == UM_STREAM_LISTENER)
         handled = accept_clients(server, now_ns);
     else if (client < server->fan_out.client_limit && server->fan_out.clients[client].state != UM_IPC_CLIENT_NONE)
         handled = service_client(server, &server->fan_out.clients[client], now_ns);
@@ -274,7 +253,7 @@ int um_ipc_server_service(um_ipc_server *server, int64_t now_ns, int64_t *due_ns
 {
     if (!um_lock_try(&server->session->sender_lock)) {
         *due_ns = now_ns;
-        return UM_IPC_SERVER_BUSY;
+        return UM_STREAM_SERVER_BUSY;
     }
     bool was_due = server->is_due;
     int handled = was_due ? accept_clients(server, now_ns) : 0;
@@ -288,39 +267,13 @@ int um_ipc_server_service(um_ipc_server *server, int64_t now_ns, int64_t *due_ns
         *due_ns = um_earliest_ns(*due_ns, check_overdue(server, client, now_ns));
         handled += was_joined && client->state == UM_IPC_CLIENT_NONE;
     }
-    if (server->accept_again_ns != 0 && now_ns >= server->accept_again_ns) {
-        server->accept_again_ns = 0;
-        um_reactor_watch_again(server->reactor, server->listen_fd, UM_WATCH_STREAM,
-                               watch_index(server, UM_IPC_LISTENER));
-    } else if (server->accept_again_ns != 0) {
-        *due_ns = um_earliest_ns(*due_ns, server->accept_again_ns);
-    }
+    *due_ns = um_earliest_ns(*due_ns, um_stream_listener_resume(&server->listener, now_ns));
     um_lock_release(&server->session->sender_lock);
     return handled;
-}
-
-/* ---- closing ---- */
-
-void um_ipc_server_drain(um_ipc_server *server, int64_t at_most_ns)
-{
-    um_source_session *session = server->session;
-    int64_t end_ns = um_clock_ns() + at_most_ns;
-    for (int64_t now_ns = um_clock_ns(); now_ns < end_ns; now_ns = um_clock_ns()) {
-        um_lock_acquire(&session->sender_lock);
-        um_source_session_send(session, now_ns, UM_SEND_BATCH_MAX);
-        bool is_empty = atomic_load(&session->sender_position) >= atomic_load(&session->flush_limit);
-        um_lock_release(&session->sender_lock);
-        if (is_empty)
-            return;
-        struct timespec step = {0, DRAIN_STEP_NS};
-        nanosleep(&step, NULL);
-    }
 }
 
 void um_ipc_server_close(um_ipc_server *server)
 {
     um_ipc_fan_out_close(&server->fan_out);
-    if (server->listen_fd >= 0)
-        close(server->listen_fd);
-    server->listen_fd = -1;
+    um_stream_listener_close(&server->listener);
 }

@@ -18,13 +18,13 @@
  * An idle source increments the heartbeat of the log's header each sm_interval_ns: LBT-IPC's session message (UM-67).
  *
  * Threads: the loop's, under the context lock; each function takes the session's sender lock, or returns
- * UM_IPC_SERVER_BUSY when another thread has it. um_ipc_server_open, _drain and _close: see there.
+ * UM_STREAM_SERVER_BUSY when another thread has it. um_ipc_server_open and _close: see there.
  */
 #ifndef UM_IO_IPC_SERVER_H
 #define UM_IO_IPC_SERVER_H
 
 #include "io/ipc_fan_out.h"
-#include "io/reactor.h"
+#include "io/stream_listener.h"
 
 typedef struct um_ipc_source_config {
     uint16_t transport_id;
@@ -37,16 +37,13 @@ typedef struct um_ipc_source_config {
 
 typedef struct um_ipc_server {
     um_ipc_source_config config;
-    um_reactor *reactor;
     um_source_session *session;
     uint32_t session_id;
-    uint32_t index; /* of the session in the epoll set */
-    int listen_fd;
+    um_stream_listener listener;
     um_ipc_fan_out fan_out;
     uint32_t greeting_count;
     int64_t beat_due_ns;
     int64_t beat_position;   /* end of the log at the last session message, or when data made one unnecessary (UM-70) */
-    int64_t accept_again_ns; /* earliest next accept after the process ran out of descriptors; 0: at any time */
     uint16_t accepted_count; /* numbers connections in events, modulo 2^16 */
     bool is_due;             /* an event was reported while the sender was busy: check every client */
 } um_ipc_server;
@@ -54,15 +51,11 @@ typedef struct um_ipc_server {
 /* Starts to listen, before the session sends. 0 or -errno. */
 int um_ipc_server_open(um_ipc_server *server, um_reactor *reactor, um_source_session *session, uint32_t session_id,
                        uint32_t index, const um_ipc_source_config *config);
-/* Waits at most `at_most_ns` until the rest of the session is in the log; receivers read it after the end, too. Call
- * without a lock, before _close. */
-void um_ipc_server_drain(um_ipc_server *server, int64_t at_most_ns);
 /* Ends the log and closes everything. Under both locks. */
 void um_ipc_server_close(um_ipc_server *server);
 
-enum { UM_IPC_LISTENER = 0xffff, UM_IPC_SERVER_BUSY = -1 };
-/* Handles an event of a client's socket or of the listening socket. Returns how many messages or clients were handled.
- */
+/* Handles an event of a client's socket or of the listening socket (UM_STREAM_LISTENER). Returns how many messages or
+ * clients were handled. */
 int um_ipc_server_on_event(um_ipc_server *server, uint32_t client, int64_t now_ns);
 /* Checks everything that is due. Stores when to call again in *due_ns. */
 int um_ipc_server_service(um_ipc_server *server, int64_t now_ns, int64_t *due_ns);

@@ -6,6 +6,7 @@
 #include "os/lock.h"
 #include "os/memory.h"
 
+enum { DRAIN_STEP_NS = 2000000 };              /* interval between checks of a closing session */
 static const int64_t DRAIN_NS = 1000000000;    /* how long a closing session waits for its clients to read sent data */
 static const int64_t STREAM_RETRY_NS = 100000; /* interval between checks of connections while the sender is busy */
 
@@ -434,14 +435,33 @@ void um_publication_session_add_counts(const um_publication_session *session, um
     UM_COUNT(sum->unblocked_publications, session->core.counters.unblocked_publications);
 }
 
+/* Waits at most DRAIN_NS until the connections have taken the rest of a session over TCP, or the log the rest of one
+ * over LBT-IPC; receivers read it after the end, too. */
+static void drain(um_publication_session *session)
+{
+    um_source_session *core = &session->core;
+    int64_t end_ns = um_clock_ns() + DRAIN_NS;
+    for (int64_t now_ns = um_clock_ns(); now_ns < end_ns; now_ns = um_clock_ns()) {
+        um_lock_acquire(&core->sender_lock);
+        if (session->tcp != NULL)
+            um_tcp_server_flush(session->tcp, now_ns);
+        um_source_session_send(core, now_ns, UM_SEND_BATCH_MAX);
+        bool is_empty = (session->tcp == NULL || um_tcp_fan_out_backlog_bytes(&session->tcp->fan_out) == 0) &&
+                        atomic_load(&core->sender_position) >= atomic_load(&core->flush_limit);
+        um_lock_release(&core->sender_lock);
+        if (is_empty)
+            return;
+        struct timespec step = {0, DRAIN_STEP_NS};
+        nanosleep(&step, NULL);
+    }
+}
+
 void um_publication_session_shut(um_publication_session *session)
 {
     um_publication_sessions *sessions = session->sessions;
     um_source_session_close(&session->core);
-    if (session->tcp != NULL)
-        um_tcp_server_drain(session->tcp, DRAIN_NS);
-    if (session->ipc != NULL)
-        um_ipc_server_drain(session->ipc, DRAIN_NS);
+    if (um_publication_session_is_stream(session))
+        drain(session);
     um_reactor_lock(sessions->reactor);
     um_lock_acquire(&session->core.sender_lock);
     session->is_used = false;
@@ -546,8 +566,6 @@ static void want_run(um_publication_session *session, int64_t now_ns)
     atomic_store_explicit(&session->sender.requested_ns, now_ns, memory_order_relaxed);
 }
 
-_Static_assert((int)UM_TCP_SERVER_BUSY == (int)UM_IPC_SERVER_BUSY, "one value for both");
-
 int um_publication_session_on_stream(um_publication_session *session, uint32_t client, int64_t now_ns)
 {
     int handled = session->tcp != NULL   ? um_tcp_server_on_event(session->tcp, client, now_ns)
@@ -567,7 +585,7 @@ static int64_t service_stream(um_publication_session *session, int64_t now_ns)
                                          : 0;
     if (handled > 0)
         want_run(session, now_ns);
-    return handled == UM_TCP_SERVER_BUSY ? now_ns + STREAM_RETRY_NS : due_ns;
+    return handled == UM_STREAM_SERVER_BUSY ? now_ns + STREAM_RETRY_NS : due_ns;
 }
 
 int64_t um_publication_session_service(um_publication_session *session, int64_t now_ns)

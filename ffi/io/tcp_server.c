@@ -16,52 +16,44 @@ enum {
     GREETINGS_MAX = 64,
     ACCEPTS_PER_EVENT = 64,
     READS_PER_EVENT = 4, /* of UM_TCP_CONTROL_MAX bytes; a client that sends more is reported again */
-    DRAIN_STEP_NS = 2000000,
 };
 static const int64_t GREETING_NS = INT64_C(5000000000);
-static const int64_t ACCEPT_AGAIN_NS = 100000000;
 static const int64_t REPORT_REFUSED_INTERVAL_NS = 1000000000;
 
 /* ---- opening ---- */
 
+/* Returns the listening socket or -errno. */
 static int listen_at(um_tcp_server *server, uint16_t port)
 {
     const um_tcp_source_config *config = &server->config;
     um_tcp_socket_config socket_config = {.traffic_class = config->traffic_class,
                                           .send_buffer_bytes = config->send_buffer_bytes};
     server->local = um_address_of_v4(config->interface_ip, port);
-    server->listen_fd = um_tcp_listen(&server->local, &socket_config, (int)config->listen_backlog);
-    return server->listen_fd < 0 ? server->listen_fd : 0;
+    return um_tcp_listen(&server->local, &socket_config, (int)config->listen_backlog);
+}
+
+static int listen_in_range(um_tcp_server *server)
+{
+    int result = -EADDRINUSE;
+    for (uint32_t port = server->config.port_low; port <= server->config.port_high && result == -EADDRINUSE; port++)
+        result = listen_at(server, (uint16_t)port);
+    return result;
 }
 
 int um_tcp_server_open(um_tcp_server *server, um_reactor *reactor, um_source_session *session, uint32_t index,
                        const um_tcp_source_config *config, const um_key_set *keys)
 {
-    *server = (um_tcp_server){.config = *config,
-                              .reactor = reactor,
-                              .session = session,
-                              .index = index,
-                              .keys = keys,
-                              .reported_refused_ns = INT64_MIN};
+    *server = (um_tcp_server){
+        .config = *config, .session = session, .keys = keys, .reported_refused_ns = INT64_MIN, .listener.fd = -1};
     reactor->error_step = "memory";
     int result =
         um_tcp_fan_out_open(&server->fan_out, session, config->is_source_paced, keys != NULL, config->backlog_bytes);
-    server->listen_fd = -1;
     if (result == 0) {
         reactor->error_step = "listening";
-        result = -EADDRINUSE;
+        result = um_stream_listener_open(&server->listener, reactor, index, listen_in_range(server));
     }
-    for (uint32_t port = config->port_low; port <= config->port_high && result == -EADDRINUSE; port++)
-        result = listen_at(server, (uint16_t)port);
-    if (result == 0)
-        result =
-            um_reactor_watch(reactor, server->listen_fd, UM_WATCH_STREAM, um_tcp_watch_index(index, UM_TCP_LISTENER));
-    if (result != 0) {
+    if (result != 0)
         um_tcp_fan_out_close(&server->fan_out);
-        if (server->listen_fd >= 0)
-            close(server->listen_fd);
-        server->listen_fd = -1;
-    }
     return result;
 }
 
@@ -194,8 +186,7 @@ static void accept_one(um_tcp_server *server, int fd, um_address from, int64_t n
     if (!server->config.wants_session_id && server->keys == NULL)
         join(server, client, now_ns);
     if (client->state != UM_TCP_CLIENT_NONE &&
-        um_reactor_watch_stream(server->reactor, fd, UM_WATCH_STREAM,
-                                um_tcp_watch_index(server->index, number_of(server, client))) != 0) {
+        um_stream_listener_watch(&server->listener, fd, number_of(server, client)) != 0) {
         UM_COUNT(server->session->counters.connections_refused, 1);
         drop(server, client);
     }
@@ -204,20 +195,13 @@ static void accept_one(um_tcp_server *server, int fd, um_address from, int64_t n
 static int accept_clients(um_tcp_server *server, int64_t now_ns)
 {
     int accepted = 0;
-    if (now_ns < server->accept_again_ns)
-        return 0;
-    server->accept_again_ns = 0;
-    for (; accepted < ACCEPTS_PER_EVENT; accepted++) {
+    for (; accepted < ACCEPTS_PER_EVENT && um_stream_listener_accepts(&server->listener, now_ns); accepted++) {
         um_address from;
-        int fd = um_tcp_accept(server->listen_fd, &from);
-        if (fd == -EMFILE || fd == -ENFILE || fd == -ENOBUFS || fd == -ENOMEM) { /* would be reported until accepted */
+        int fd = um_tcp_accept(server->listener.fd, &from);
+        if (um_stream_listener_pause(&server->listener, fd, now_ns))
             UM_COUNT(server->session->counters.connections_refused, 1);
-            server->accept_again_ns = now_ns + ACCEPT_AGAIN_NS;
-            um_reactor_unwatch(server->reactor, server->listen_fd, UM_WATCH_STREAM,
-                               um_tcp_watch_index(server->index, UM_TCP_LISTENER));
-        }
         if (fd < 0)
-            return accepted;
+            break;
         accept_one(server, fd, from, now_ns);
     }
     return accepted;
@@ -376,8 +360,7 @@ static int receive(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
         if (client->state == UM_TCP_CLIENT_NONE)
             return handled;
     }
-    um_reactor_watch_stream_again(server->reactor, client->fd, UM_WATCH_STREAM,
-                                  um_tcp_watch_index(server->index, number_of(server, client)));
+    um_stream_listener_watch_again(&server->listener, client->fd, number_of(server, client));
     return handled;
 }
 
@@ -402,10 +385,10 @@ int um_tcp_server_on_event(um_tcp_server *server, uint32_t client, int64_t now_n
 {
     if (!um_lock_try(&server->session->sender_lock)) {
         server->is_due = true;
-        return UM_TCP_SERVER_BUSY;
+        return UM_STREAM_SERVER_BUSY;
     }
     int handled = 0;
-    if (client == UM_TCP_LISTENER)
+    if (client == UM_STREAM_LISTENER)
         handled = accept_clients(server, now_ns);
     else if (client < server->fan_out.client_limit)
         handled = service_client(server, &server->fan_out.clients[client], now_ns);
@@ -452,7 +435,7 @@ int um_tcp_server_service(um_tcp_server *server, int64_t now_ns, int64_t *due_ns
 {
     if (!um_lock_try(&server->session->sender_lock)) {
         *due_ns = now_ns;
-        return UM_TCP_SERVER_BUSY;
+        return UM_STREAM_SERVER_BUSY;
     }
     int handled = 0;
     if (server->is_due) {
@@ -461,38 +444,18 @@ int um_tcp_server_service(um_tcp_server *server, int64_t now_ns, int64_t *due_ns
         for (uint32_t i = 0; i < server->fan_out.client_limit; i++)
             handled += service_client(server, &server->fan_out.clients[i], now_ns);
     }
-    *due_ns = drop_overdue(server, now_ns);
-    if (server->accept_again_ns != 0 && now_ns >= server->accept_again_ns) {
-        server->accept_again_ns = 0;
-        um_reactor_watch_again(server->reactor, server->listen_fd, UM_WATCH_STREAM,
-                               um_tcp_watch_index(server->index, UM_TCP_LISTENER));
-    } else if (server->accept_again_ns != 0) {
-        *due_ns = um_earliest_ns(*due_ns, server->accept_again_ns);
-    }
+    *due_ns = um_earliest_ns(drop_overdue(server, now_ns), um_stream_listener_resume(&server->listener, now_ns));
     um_lock_release(&server->session->sender_lock);
     return handled;
 }
 
 /* ---- closing ---- */
 
-void um_tcp_server_drain(um_tcp_server *server, int64_t at_most_ns)
+void um_tcp_server_flush(um_tcp_server *server, int64_t now_ns)
 {
-    um_source_session *session = server->session;
-    int64_t end_ns = um_clock_ns() + at_most_ns;
-    for (int64_t now_ns = um_clock_ns(); now_ns < end_ns; now_ns = um_clock_ns()) {
-        um_lock_acquire(&session->sender_lock);
-        for (uint32_t i = 0; i < server->fan_out.client_limit; i++)
-            if (server->fan_out.clients[i].state == UM_TCP_CLIENT_JOINED)
-                um_tcp_fan_out_flush(&server->fan_out, &server->fan_out.clients[i], now_ns);
-        um_source_session_send(session, now_ns, UM_SEND_BATCH_MAX);
-        bool is_empty = um_tcp_fan_out_backlog_bytes(&server->fan_out) == 0 &&
-                        atomic_load(&session->sender_position) >= atomic_load(&session->flush_limit);
-        um_lock_release(&session->sender_lock);
-        if (is_empty)
-            return;
-        struct timespec step = {0, DRAIN_STEP_NS};
-        nanosleep(&step, NULL);
-    }
+    for (uint32_t i = 0; i < server->fan_out.client_limit; i++)
+        if (server->fan_out.clients[i].state == UM_TCP_CLIENT_JOINED)
+            um_tcp_fan_out_flush(&server->fan_out, &server->fan_out.clients[i], now_ns);
 }
 
 /* Ends a connection. It reads first: if unread bytes remain when the connection is closed, the kernel resets it, and
@@ -513,7 +476,5 @@ void um_tcp_server_close(um_tcp_server *server)
         if (server->fan_out.clients[i].state != UM_TCP_CLIENT_NONE)
             end_client(server, &server->fan_out.clients[i]);
     um_tcp_fan_out_close(&server->fan_out);
-    if (server->listen_fd >= 0)
-        close(server->listen_fd);
-    server->listen_fd = -1;
+    um_stream_listener_close(&server->listener);
 }

@@ -25,13 +25,13 @@
  * (`is_due`) until the loop's next service.
  *
  * Threads: the loop's, under the context lock; each function takes the session's sender lock, or returns
- * UM_TCP_SERVER_BUSY when another thread has it. um_tcp_server_open and _close: see there.
+ * UM_STREAM_SERVER_BUSY when another thread has it. um_tcp_server_open and _close: see there.
  */
 #ifndef UM_IO_TCP_SERVER_H
 #define UM_IO_TCP_SERVER_H
 
 #include "core/source/stall_penalties.h"
-#include "io/reactor.h"
+#include "io/stream_listener.h"
 #include "io/tcp_fan_out.h"
 
 typedef struct um_tcp_source_config {
@@ -52,26 +52,16 @@ typedef struct um_tcp_source_config {
 
 typedef struct um_tcp_server {
     um_tcp_source_config config;
-    um_reactor *reactor;
     um_source_session *session;
-    uint32_t index;              /* of the session in the epoll set */
     const um_key_set *keys;      /* of the context; NULL: sent data has no tags */
     int64_t reported_refused_ns; /* when a refused client was last reported */
-    int listen_fd;
+    um_stream_listener listener;
     um_address local;
     um_tcp_fan_out fan_out;
     uint32_t greeting_count;
     um_stall_penalties penalties;
-    int64_t accept_again_ns; /* earliest next accept after the process ran out of descriptors; 0: at any time */
-    bool is_due;             /* an event was reported while the sender was busy: check every client */
+    bool is_due; /* an event was reported while the sender was busy: check every client */
 } um_tcp_server;
-
-/* The index in the epoll set: the session's index, and the client's or UM_TCP_LISTENER for the listening socket. */
-static inline uint32_t um_tcp_watch_index(uint32_t session, uint32_t client)
-{
-    return session << 16 | client;
-}
-enum { UM_TCP_LISTENER = 0xffff };
 
 /* Starts to listen, before the session sends. `keys` belong to the context, which changes them in place; NULL: no tags.
  * 0 or -errno. */
@@ -79,14 +69,13 @@ int um_tcp_server_open(um_tcp_server *server, um_reactor *reactor, um_source_ses
                        const um_tcp_source_config *config, const um_key_set *keys);
 /* Continues all connections with the changed keys. Under both locks. 0 or -ENOMEM. */
 int um_tcp_server_rekey(um_tcp_server *server);
-/* Waits at most `at_most_ns` until clients have received the rest of the session. Call without a lock, before _close.
- */
-void um_tcp_server_drain(um_tcp_server *server, int64_t at_most_ns);
+/* Sends from the backlogs of all clients. Under the sender lock. */
+void um_tcp_server_flush(um_tcp_server *server, int64_t now_ns);
 /* Sends clients the end of the session, and closes everything. Under both locks. */
 void um_tcp_server_close(um_tcp_server *server);
 
-enum { UM_TCP_SERVER_BUSY = -1 };
-/* Handles an event of a connection or of the listening socket. Returns how many bytes or clients were handled. */
+/* Handles an event of a connection or of the listening socket (UM_STREAM_LISTENER). Returns how many bytes or clients
+ * were handled. */
 int um_tcp_server_on_event(um_tcp_server *server, uint32_t client, int64_t now_ns);
 /* Checks the listening socket, all clients and timers. Stores when to call again in *due_ns. */
 int um_tcp_server_service(um_tcp_server *server, int64_t now_ns, int64_t *due_ns);

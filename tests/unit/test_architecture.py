@@ -117,6 +117,7 @@ IO_LAYERS = (
     {"links"},
     {"control_sender"},
     {"reactor"},
+    {"stream_listener"},
     {"tcp_connection", "ipc_connection"},
     {"event_queue", "receiving", "sender", "control", "tcp_server", "ipc_server"},
     {"receiving_connections"},
