@@ -233,22 +233,6 @@ static void on_drained(um_ipc_connection *connection, int64_t now_ns)
 
 /* ---- receiving ---- */
 
-/* Delivers the next datagram of the session, in order: records have no numbers. */
-static void deliver(um_ipc_connection *connection, const uint8_t *messages, uint32_t length, int64_t received_ns,
-                    int64_t now_ns)
-{
-    um_receiver_session *session = connection->session;
-    um_packet packet = {.type = UM_LBTRM_DATA,
-                        .session_id = session->config.id.session_id,
-                        .sqn = session->next_sqn,
-                        .trail = session->next_sqn,
-                        .body = messages,
-                        .body_length = length};
-    um_rx rx = {.data = messages, .length = length, .from = session->config.id.source, .received_ns = received_ns};
-    UM_COUNT(connection->counters->datagrams_received, 1);
-    um_receiver_session_on_packet(session, &packet, &rx, messages, length, now_ns);
-}
-
 /* Copies records into the stream's memory until it is full or the log is empty. Returns false if the log is broken. */
 static bool fill(um_ipc_connection *connection)
 {
@@ -284,7 +268,8 @@ static bool deliver_stream(um_ipc_connection *connection, int64_t received_ns, i
             return false;
         switch (um_message_stream_next(&connection->stream, run_max, &data, &length)) {
         case UM_STREAM_MESSAGES:
-            deliver(connection, data, length, received_ns, now_ns);
+            UM_COUNT(connection->counters->datagrams_received, 1);
+            um_receiver_session_on_messages(connection->session, data, length, received_ns, now_ns);
             ++*delivered;
             break;
         case UM_STREAM_CONTROL: /* of a later version */

@@ -344,22 +344,6 @@ static bool is_greeting(const um_tcp_connection *connection, const uint8_t *data
 
 /* ---- receiving ---- */
 
-/* Delivers the next datagram of the session, in order: the stream has no numbers. */
-static void deliver(um_tcp_connection *connection, const uint8_t *messages, uint32_t length, int64_t received_ns,
-                    int64_t now_ns)
-{
-    um_receiver_session *session = connection->session;
-    um_packet packet = {.type = UM_LBTRM_DATA,
-                        .session_id = session->config.id.session_id,
-                        .sqn = session->next_sqn,
-                        .trail = session->next_sqn,
-                        .body = messages,
-                        .body_length = length};
-    um_rx rx = {.data = messages, .length = length, .from = session->config.id.source, .received_ns = received_ns};
-    UM_COUNT(connection->counters->datagrams_received, 1);
-    um_receiver_session_on_packet(session, &packet, &rx, messages, length, now_ns);
-}
-
 static void on_answer(um_tcp_connection *connection, uint32_t request_count)
 {
     um_receiver_session *session = connection->session;
@@ -445,7 +429,8 @@ static bool deliver_stream(um_tcp_connection *connection, int64_t received_ns, i
             return false;
         }
         connection->has_proved = true;
-        deliver(connection, data, length, received_ns, now_ns);
+        UM_COUNT(connection->counters->datagrams_received, 1);
+        um_receiver_session_on_messages(connection->session, data, length, received_ns, now_ns);
         ++*delivered;
         if (connection->session->has_ended)
             return false;

@@ -620,6 +620,19 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_packet
     }
 }
 
+void um_receiver_session_on_messages(um_receiver_session *session, const uint8_t *messages, uint32_t length,
+                                     int64_t received_ns, int64_t now_ns)
+{
+    um_packet packet = {.type = UM_LBTRM_DATA,
+                        .session_id = session->config.id.session_id,
+                        .sqn = session->next_sqn,
+                        .trail = session->next_sqn,
+                        .body = messages,
+                        .body_length = length};
+    um_rx rx = {.data = messages, .length = length, .from = session->config.id.source, .received_ns = received_ns};
+    um_receiver_session_on_packet(session, &packet, &rx, messages, length, now_ns);
+}
+
 /* ---- timers ---- */
 
 static int64_t tick_activity(um_receiver_session *session, int64_t now_ns)

@@ -33,6 +33,11 @@ void um_receiver_session_resume(um_receiver_session *session, uint32_t next_sqn,
 void um_receiver_session_on_packet(um_receiver_session *session, const um_packet *packet, const um_rx *rx,
                                    const uint8_t *data, uint32_t length, int64_t now_ns);
 
+/* Handles the next messages of a stream (um_transport_is_stream), as its next datagram: they arrive in order, without
+ * numbers. */
+void um_receiver_session_on_messages(um_receiver_session *session, const uint8_t *messages, uint32_t length,
+                                     int64_t received_ns, int64_t now_ns);
+
 /* Counts a datagram of this session that could not be decoded, by reason. */
 void um_receiver_session_drop(um_receiver_session *session, enum um_dgram_status status);
 
