@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.capture_bytes import START_NS, Packet, data, ethernet, frame, ipv4, message, pcap, udp
+from tests.unit.capture_bytes import START_NS, Packet, data, frame, message, pcap, pieces, udp
 
 pytest.importorskip("pyspark")
 
@@ -155,11 +155,7 @@ def test_a_batch_takes_the_oldest_packets_of_all_files_first(
 @pytest.mark.parametrize("restarted", [False, True])
 def test_fragments_across_batches_are_one_datagram(tmp_path: Path, restarted: bool) -> None:
     """The row comes with the batch that has the last fragment; a batch read over a whole file finds the same rows."""
-    whole = udp(data(5, message(1, 5, bytes(4000))))
-    parts = [
-        ethernet(ipv4(whole[at : at + 1480], fragment=(at + 1480 < len(whole)) << 13 | at // 8))
-        for at in range(0, len(whole), 1480)
-    ]
+    parts = pieces(udp(data(5, message(1, 5, bytes(4000)))))
     frames = [
         parts[0],
         frame(data(4, message(1, 4, b"4"))),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 ETHERNET, NULL, RAW, LOOP, SLL, SLL2 = 1, 0, 101, 108, 113, 276
 SOURCE, GROUP, RECEIVER = "10.0.0.1", "224.10.10.10", "10.1.0.7"
 SESSION = 0x5EED0001
+IPV6_FRAGMENT = 44
 START_NS = 1_700_000_000_123_456_789
 
 
@@ -109,6 +110,19 @@ def ethernet(payload: bytes, ether_type: int = 0x0800, tags: Sequence[int] = ())
     for i, tag in enumerate(tags):
         frame += struct.pack("!HH", 0x88A8 if len(tags) > 1 and i == 0 else 0x8100, 0x6000 | tag)
     return frame + struct.pack("!H", ether_type) + payload
+
+
+def pieces(body: bytes, size: int = 1480, ident: int = 1, version: int = 4) -> list[bytes]:
+    """The frames of the fragments of a datagram, in order."""
+    frames = []
+    for at in range(0, len(body), size):
+        part, more = body[at : at + size], at + size < len(body)
+        if version == 4:
+            frames.append(ethernet(ipv4(part, fragment=more << 13 | at // 8, ident=ident)))
+        else:
+            head = struct.pack("!BBHI", 17, 0, at | more, ident)
+            frames.append(ethernet(ipv6(head + part, IPV6_FRAGMENT), 0x86DD))
+    return frames
 
 
 def stalled_session() -> list[Packet]:

@@ -6,7 +6,6 @@ import itertools
 import random
 import struct
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, note, settings
@@ -25,12 +24,14 @@ from tests.unit.capture_bytes import (
     ipv6,
     message,
     pcap,
+    pieces,
     section,
     udp,
 )
 
 pytest.importorskip("pyarrow")
 
+from tests.unit.read_captures import read
 from umstack.analysis.tables import tables_of
 from umstack.capture import CaptureNotes, NoteKind, decode, split
 from umstack.facts.facts import Facts, facts_of
@@ -38,7 +39,6 @@ from umstack.report.findings import findings
 from umstack.report.outputs import summarised
 
 MS = 1_000_000
-FRAGMENT_HEADER = 44
 CONTENT = (
     "status",
     "packet_type",
@@ -55,30 +55,9 @@ def datagram(sqn: int, size: int = 900) -> bytes:
     return udp(data(sqn, *(message(7, 3 * sqn + k, bytes([sqn % 256]) * size) for k in range(3))))
 
 
-def pieces(body: bytes, size: int = 1480, ident: int = 1, version: int = 4) -> list[bytes]:
-    """The frames of the fragments of a datagram, in order."""
-    frames = []
-    for at in range(0, len(body), size):
-        part, more = body[at : at + size], at + size < len(body)
-        if version == 4:
-            frames.append(ethernet(ipv4(part, fragment=more << 13 | at // 8, ident=ident)))
-        else:
-            head = struct.pack("!BBHI", 17, 0, at | more, ident)
-            frames.append(ethernet(ipv6(head + part, FRAGMENT_HEADER), 0x86DD))
-    return frames
-
-
 def timed(frames: list[bytes], step_ns: int = MS) -> list[Packet]:
     """The frames as packets, one after the other."""
     return [Packet(START_NS + i * step_ns, one) for i, one in enumerate(frames)]
-
-
-def read(path: Path, content: bytes, **options: Any) -> tuple[list[dict[str, Any]], CaptureNotes]:
-    """The rows of a file with this content, and its notes."""
-    path.write_bytes(content)
-    notes = CaptureNotes()
-    rows = [row for batch in decode(str(path), notes=notes, **options) for row in batch.to_pylist()]
-    return rows, notes
 
 
 def of_fragments(notes: CaptureNotes) -> list[str]:

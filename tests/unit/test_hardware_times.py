@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -28,7 +27,8 @@ from tests.unit.capture_bytes import interface as described
 
 pytest.importorskip("pyarrow")
 
-from umstack.capture import CaptureNotes, NoteKind, decode, split
+from tests.unit.read_captures import read
+from umstack.capture import NoteKind, decode, split
 from umstack.cli import command as umstack
 
 WHOLE = frame(data(7, message(1, 7, b"inside")))
@@ -61,13 +61,6 @@ def record(
         + struct.pack("!BBHHH", kind, 4 | port, 16 + len(body), lost, len(content))
         + body
     )
-
-
-def read(path: Path, content: bytes, **options: Any) -> tuple[list[dict[str, Any]], CaptureNotes]:
-    """The rows of a file with this content, and its notes."""
-    path.write_bytes(content)
-    notes = CaptureNotes()
-    return [row for batch in decode(str(path), notes=notes, **options) for row in batch.to_pylist()], notes
 
 
 @pytest.mark.parametrize("check", [b"", b"\1\2\3\4"])

@@ -6,7 +6,6 @@ import gzip
 import struct
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,24 +25,17 @@ from tests.unit.capture_bytes import (
     section,
     udp,
 )
-from tests.unit.loopback import OWN_ADDRESSES, open_context
-from tests.waiting import wait_for
+from tests.unit.loopback import open_context
 from umstack.errors import InterfaceError
 
 pytest.importorskip("pyarrow")
 
+from tests.unit.read_captures import read
 from umstack import Context
-from umstack.capture import CaptureNotes, NoteKind, decode, split
+from umstack.capture import NoteKind, decode, split
 
 RESOLUTION, RAW_IP, IPV4 = 9, 101, 228
 WHOLE = frame(data(7, message(1, 7, b"inside")))
-
-
-def rows_of(folder: Path, content: bytes) -> tuple[list[dict[str, Any]], CaptureNotes]:
-    """The rows of a file, and its notes."""
-    path, notes = folder / "capture", CaptureNotes()
-    path.write_bytes(content)
-    return [row for batch in decode(str(path), notes=notes) for row in batch.to_pylist()], notes
 
 
 @pytest.mark.parametrize(
@@ -53,7 +45,7 @@ def test_any_time_resolution(tmp_path: Path, exponent: int, ticks: int) -> None:
     """libpcap 577: resolutions that are powers of two, as those of a tap; times were negative."""
     described = interface("<", ETHERNET, 0, option("<", RESOLUTION, bytes([exponent])))
     packet = enhanced(Packet(0, WHOLE), ticks=1_700_000_000 * ticks + ticks // 2)
-    [row], _ = rows_of(tmp_path, section() + described + packet)
+    [row], _ = read(tmp_path / "capture", section() + described + packet)
     assert row["time_ns"] == 1_700_000_000_500_000_000
 
 
@@ -61,8 +53,8 @@ def test_nanoseconds_are_exact(tmp_path: Path) -> None:
     """scapy 2342: times were off by 24 ns, and by a factor of 1000."""
     described = interface("<", ETHERNET, 0, option("<", RESOLUTION, b"\x09"))
     exact = 1_573_830_016_444_223_380
-    [row], _ = rows_of(tmp_path, section() + described + enhanced(Packet(0, WHOLE), ticks=exact))
-    [plain], _ = rows_of(tmp_path, pcap([Packet(exact, WHOLE)]))
+    [row], _ = read(tmp_path / "capture", section() + described + enhanced(Packet(0, WHOLE), ticks=exact))
+    [plain], _ = read(tmp_path / "capture", pcap([Packet(exact, WHOLE)]))
     assert row["time_ns"] == plain["time_ns"] == exact
 
 
@@ -73,7 +65,7 @@ def test_each_interface_has_its_own_resolution_link_type_and_snap_length(tmp_pat
     content += enhanced(Packet(0, WHOLE, interface=0), ticks=START_NS)
     content += enhanced(Packet(0, WHOLE[14:], interface=1), ticks=START_NS // 1000)
     content += enhanced(Packet(0, WHOLE, interface=2), ticks=START_NS // 1000)
-    rows, notes = rows_of(tmp_path, content)
+    rows, notes = read(tmp_path / "capture", content)
     assert [row["transport_sqn"] for row in rows] == [7, 7, 7]
     assert [row["link_type"] for row in rows] == [ETHERNET, RAW_IP, ETHERNET]
     assert [row["time_ns"] // 1000 for row in rows] == [START_NS // 1000] * 3
@@ -85,7 +77,7 @@ def test_a_snap_length_in_the_header_refuses_no_packet(tmp_path: Path, snap_byte
     """super 462, pcap-file 36, gopacket 474: packets longer than the header's snap length, or one of 0."""
     content = bytearray(pcap([Packet(START_NS, WHOLE)] * 2))
     content[16:20] = struct.pack("<I", snap_bytes)
-    rows, notes = rows_of(tmp_path, bytes(content))
+    rows, notes = read(tmp_path / "capture", bytes(content))
     assert [row["transport_sqn"] for row in rows] == [7, 7]
     assert notes.notes == []
 
@@ -93,7 +85,9 @@ def test_a_snap_length_in_the_header_refuses_no_packet(tmp_path: Path, snap_byte
 def test_the_length_on_the_wire_is_at_least_the_captured_one(tmp_path: Path) -> None:
     """libpcap 1710, gopacket 939: old sniffers write a smaller one, and a raw link type; a reader trusted it."""
     packet = ipv4(udp(data(7, message(1, 7, b"inside"))))
-    [row], _ = rows_of(tmp_path, pcap([Packet(START_NS, packet + bytes(6), original=1)], link_type=IPV4))
+    [row], _ = read(
+        tmp_path / "capture", pcap([Packet(START_NS, packet + bytes(6), original=1)], link_type=IPV4)
+    )
     assert (row["frame_bytes"], row["captured_bytes"]) == (len(packet) + 6, len(packet) + 6)
     assert (row["status"], row["transport_sqn"]) == ("ok", 7)
     assert ethernet(packet) == WHOLE
@@ -102,8 +96,8 @@ def test_the_length_on_the_wire_is_at_least_the_captured_one(tmp_path: Path) -> 
 def test_padding_of_short_frames_is_no_payload(tmp_path: Path) -> None:
     """gopcap 6: zeros that fill an Ethernet frame were taken for a part of the packet."""
     short = data(7)
-    [plain], _ = rows_of(tmp_path, pcap([Packet(START_NS, frame(short))]))
-    [row], _ = rows_of(tmp_path, pcap([Packet(START_NS, frame(short) + bytes(40))]))
+    [plain], _ = read(tmp_path / "capture", pcap([Packet(START_NS, frame(short))]))
+    [row], _ = read(tmp_path / "capture", pcap([Packet(START_NS, frame(short) + bytes(40))]))
     assert (row["status"], row["udp_bytes"]) == (plain["status"], plain["udp_bytes"]) == ("ok", len(short))
 
 
@@ -123,7 +117,7 @@ def test_reserved_space_is_no_packet(tmp_path: Path) -> None:
     blocks = section() + interface() + b"".join(map(enhanced, packets))
     for content in (pcap(packets), blocks):
         for zeros in (4, 16, 100_000):
-            rows, notes = rows_of(tmp_path, content + bytes(zeros))
+            rows, notes = read(tmp_path / "capture", content + bytes(zeros))
             assert [row["transport_sqn"] for row in rows] == [7, 7, 7]
             [note] = notes.notes
             assert (note.kind, note.position, note.rows_are_missing) == (
@@ -134,36 +128,10 @@ def test_reserved_space_is_no_packet(tmp_path: Path) -> None:
             assert f"{zeros} bytes of zeros" in note.text
             parts = split(tmp_path / "capture", 100)
             assert sum(batch.num_rows for part in parts for batch in decode(part)) == len(rows)
-        rows, notes = rows_of(tmp_path, gzip.compress(content + bytes(100_000)))
+        rows, notes = read(tmp_path / "capture", gzip.compress(content + bytes(100_000)))
         assert ([one.kind for one in notes.notes], len(rows)) == ([NoteKind.RESERVED], 3)
-        rows, notes = rows_of(tmp_path, content + bytes(100_000) + b"x")
+        rows, notes = read(tmp_path / "capture", content + bytes(100_000) + b"x")
         assert ([one.kind for one in notes.notes], len(rows)) == ([NoteKind.DAMAGED], 3)
-
-
-def test_a_group_on_the_same_port_is_not_received() -> None:
-    """libzmq 2056: a receiver got the datagrams of a group that another one on its host had joined."""
-    groups = [OWN_ADDRESSES[f"transport_lbtrm_multicast_address_{end}"] for end in ("low", "high")]
-    with open_context() as context, open_context() as other:
-        mine, theirs = (
-            context.source(topic, transport_lbtrm_multicast_address=group, flow_control="min")
-            for topic, group in zip(("mine", "theirs"), groups, strict=True)
-        )
-        one, two = context.receiver("mine"), other.receiver("theirs")
-        for source in (mine, theirs):
-            source.wait_connected(timeout=20)
-        mine.send(b"mine", flush=True)
-        theirs.send(b"theirs", flush=True)
-        got: dict[str, list[bytes]] = {"mine": [], "theirs": []}
-
-        def read() -> bool:
-            for name, receiver in (("mine", one), ("theirs", two)):
-                got[name] += [bytes(found.data) for found in receiver.poll(16, 0.05).messages()]
-            return all(got.values())
-
-        wait_for(read, "both messages")
-        assert got == {"mine": [b"mine"], "theirs": [b"theirs"]}
-        # Datagrams of sessions that no receiver of the context has joined.
-        assert other.stats()["context"]["lbtrm_unknown_msgs_rcved"] == 0
 
 
 def test_closing_a_receiver_without_a_source_does_not_hang() -> None:
