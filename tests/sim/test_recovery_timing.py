@@ -112,11 +112,8 @@ def test_a_lost_retransmission_takes_a_few_round_trips(pair: Pair, delay_ns: int
     assert source.session.counters["naks_ignored"] <= 6
 
 
-@pytest.mark.parametrize("delay_ns", [25 * US, 500 * US])
-def test_a_lost_repair_is_found_by_later_repairs_and_costs_one_round_trip(pair: Pair, delay_ns: int) -> None:
-    """UM-122, UM-129: a retransmission that is missing after later ones arrived is NAKed without waiting for
-    the timer, and the source does not ignore that NAK.
-    """
+def measured(pair: Pair, delay_ns: int) -> tuple[Source, Join]:
+    """Return a source and a receiver that have measured the round trip of this path by thirty losses."""
     for host in (pair.publisher, pair.subscriber):
         host.set_faults(delay_ns=delay_ns)
     source = pair.publisher.session(adaptive_timers=SOURCE_TIMERS).source()
@@ -128,6 +125,15 @@ def test_a_lost_repair_is_found_by_later_repairs_and_costs_one_round_trip(pair: 
         source.send(b"x", flush=True)
         source.send(b"x", flush=True)
         pair.world.run_for(SECOND)
+    return source, join
+
+
+@pytest.mark.parametrize("delay_ns", [25 * US, 500 * US])
+def test_a_lost_repair_is_found_by_later_repairs_and_costs_one_round_trip(pair: Pair, delay_ns: int) -> None:
+    """UM-122, UM-129: a retransmission that is missing after later ones arrived is NAKed without waiting for
+    the timer, and the source does not ignore that NAK.
+    """
+    source, join = measured(pair, delay_ns)
     sent_before = source.session.counters["rxs_sent"]
     ignored_before = source.session.counters["naks_ignored"]
     first = source.session.probe.next_sqn
@@ -149,17 +155,7 @@ def test_the_loss_of_the_last_repair_is_found_by_a_report_with_later_data(pair: 
     """UM-122, UM-129: no later retransmission shows that one was lost, so a report of the source does. The
     receiver NAKs again before the back-off of one and a half round trips ends, and the source serves it.
     """
-    for host in (pair.publisher, pair.subscriber):
-        host.set_faults(delay_ns=delay_ns)
-    source = pair.publisher.session(adaptive_timers=SOURCE_TIMERS).source()
-    join = pair.subscriber.receiver().join(source, **RECEIVER)
-    pair.world.run_for(SECOND)
-    for _ in range(30):
-        pair.world.clear_rules()
-        pair.world.rule("drop", Type.DATA, retransmission=False, sqns=source.session.probe.next_sqn)
-        source.send(b"x", flush=True)
-        source.send(b"x", flush=True)
-        pair.world.run_for(SECOND)
+    source, join = measured(pair, delay_ns)
     pair.world.clear_rules()
     source.send(b"x", flush=True)
     pair.world.run_for(SECOND)
