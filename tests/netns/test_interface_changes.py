@@ -14,6 +14,7 @@ from tests.netns.contexts import Member, members, numbered
 from tests.waiting import collect, wait_for
 from umstack import Context, Receiver, Source
 from umstack.lab import Host, Lab
+from umstack.lab.links import index_of
 
 MakeLab = Callable[..., Lab]
 COUNT = 500
@@ -32,14 +33,15 @@ def changed(host: Host, change: Callable[[IPRoute], None]) -> None:
     host.call(run)
 
 
-def index_of(route: IPRoute, name: str) -> int:
-    """Return the index of an interface."""
-    return int(route.link_lookup(ifname=name)[0])
-
-
 def add_address(route: IPRoute, name: str, address: str) -> None:
     """Give an interface an address of the lab's network."""
     route.addr("add", index=index_of(route, name), address=address, prefixlen=24)
+
+
+def readdress(route: IPRoute, former: str, address: str) -> None:
+    """Replace the address of the host's interface."""
+    route.addr("del", index=index_of(route, "eth0"), address=former, prefixlen=24)
+    add_address(route, "eth0", address)
 
 
 def make_stacked(route: IPRoute, address: str) -> None:
@@ -113,14 +115,9 @@ def test_a_context_follows_another_address(make_lab: MakeLab, publishes: bool) -
     lab = make_lab(hosts=2)
     host = lab.hosts[1]
 
-    def readdress(route: IPRoute) -> None:
-        index = index_of(route, "eth0")
-        route.addr("del", index=index, address=host.address, prefixlen=host.prefix_length)
-        add_address(route, "eth0", OTHER_ADDRESS)
-
     with members(host) as (moving,), stream(lab, moving, publishes=publishes) as moved:
         moved.passes()
-        changed(host, readdress)
+        changed(host, lambda route: readdress(route, host.address, OTHER_ADDRESS))
         followed(moving, address=OTHER_ADDRESS)
         if publishes:
             wait_for(lambda: moved.is_received_from(OTHER_ADDRESS), "the session at the new address", 10)
@@ -165,11 +162,6 @@ def test_an_address_that_returns_is_no_error(make_lab: MakeLab, caplog: pytest.L
     """Sockets that stay at the former address are error records without a traceback, and none once it is back."""
     lab = make_lab(hosts=2)
     host = lab.hosts[1]
-
-    def readdress(route: IPRoute, former: str, address: str) -> None:
-        index = index_of(route, "eth0")
-        route.addr("del", index=index, address=former, prefixlen=host.prefix_length)
-        add_address(route, "eth0", address)
 
     def errors() -> list[logging.LogRecord]:
         return [one for one in caplog.records if one.levelno == logging.ERROR]
