@@ -24,6 +24,7 @@ import sys
 import threading
 import time
 import traceback
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def usage() -> dict[str, int]:
     }
 
 
-class Part:
+class Part(ABC):
     """A thread with one source or receiver, which is made again when it is renewed."""
 
     def __init__(self, context: Context, config: dict[str, Any]) -> None:
@@ -86,9 +87,9 @@ class Part:
                 say(kind="retry", topic=self.config["topic"], error=f"{type(error).__name__}: {error}")
                 self.closed.wait(_RETRY_SECONDS)
 
+    @abstractmethod
     def live(self) -> None:
         """Make the object and use it until it is renewed or closed."""
-        raise NotImplementedError
 
     @property
     def goes_on(self) -> bool:

@@ -154,15 +154,16 @@ def _faults(
     movable = [
         str(process.host) for process in processes if process.context["link"] == "socket" and not has_keys
     ]
-    kinds: list[tuple[str, list[str]]] = [
-        ("lossy", [str(host) for host in range(HOSTS)]),
-        ("lossy", [str(host) for host in range(HOSTS)]),
-        ("lossy", [str(host) for host in range(HOSTS)]),
-        ("block", [str(host) for host in range(HOSTS)]),
-        ("unplug", [str(host) for host in range(HOSTS)]),
-        ("link", [str(host) for host in range(HOSTS)]),
-        ("mtu", [str(host) for host in range(HOSTS)]),
-        ("path_mtu", [str(host) for host in range(HOSTS)]),
+    hosts = [str(host) for host in range(HOSTS)]
+    kinds = [  # a kind that is listed more than once is drawn more often
+        ("lossy", hosts),
+        ("lossy", hosts),
+        ("lossy", hosts),
+        ("block", hosts),
+        ("unplug", hosts),
+        ("link", hosts),
+        ("mtu", hosts),
+        ("path_mtu", hosts),
         ("kill", names),
         ("kill", [*names, "recorder"]),
         ("stop", [*names, "recorder"]),

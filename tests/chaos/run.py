@@ -20,11 +20,12 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
-from tests.chaos.plan import DIRECTIONS, HOSTS, OTHER_ADDRESS_OFFSET, SERVICE_HOST, Fault, Plan, Process
+from tests.chaos.plan import HOSTS, OTHER_ADDRESS_OFFSET, SERVICE_HOST, Fault, Plan, Process
 from tests.chaos.recorded import SmallDisk, check_recording
 from umstack.config import RESOLVER_DAEMON_PORT
 from umstack.key_file import write_new_key_file
 from umstack.lab import Host, Lab
+from umstack.lab.links import index_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED_TOPIC = "chaos/a"
@@ -411,13 +412,8 @@ class ChaosRun:
         match fault.kind:
             case "lossy":
                 port = self.lab.port(host.number, settings.pop("direction"))
-                port.set(
-                    **(
-                        settings
-                        if is_start
-                        else {**dict.fromkeys(settings, 0), "unicast": False, "tcp": False}
-                    )
-                )
+                calm = {**dict.fromkeys(settings, 0), "unicast": False, "tcp": False}
+                port.set(**(settings if is_start else calm))
             case "block":
                 port = self.lab.port(host.number, settings["direction"])
                 port.set(block=is_start, unicast=is_start and settings["unicast"])
@@ -439,7 +435,7 @@ class ChaosRun:
 
         def change() -> None:
             with IPRoute() as route:
-                index = route.link_lookup(ifname=host.interface)[0]
+                index = index_of(route, host.interface)
                 route.addr("del", index=index, address=former, prefixlen=host.prefix_length)
                 route.addr("add", index=index, address=current, prefixlen=host.prefix_length)
 
@@ -466,11 +462,6 @@ class ChaosRun:
 
     def _settle(self) -> None:
         """Without faults: all current sources are received, and all that they sent is delivered or named as lost."""
-        for host in self.lab.hosts:
-            for direction in DIRECTIONS:
-                self.lab.port(host.number, direction).set(
-                    loss=0, duplicate=0, reorder=0, corrupt=0, block=False
-                )
         self._await_started()
         self._until_nothing_is_missing("not received", self._unknown)
         for peer in self.peers.values():
