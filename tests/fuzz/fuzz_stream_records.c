@@ -1,7 +1,7 @@
 /* Records on a byte stream, and an attacker on the path: records are passed, held back, repeated, swapped, changed, cut
  * and mixed with those of another connection and with other bytes, in pieces of any size, while keys rotate. Messages
  * taken from the stream are those of the honest side, from the first one on, in order and whole; no message after a
- * wrong byte is taken.
+ * wrong byte is taken. Each input runs with keys that tag, and with keys that encrypt.
  */
 #include "fuzz.h"
 
@@ -12,10 +12,12 @@ enum { RECORDS_MAX = 24, MESSAGES_MAX = 512, TEXT_MAX = RECORDS_MAX * MESSAGES_M
 
 typedef struct record {
     uint8_t bytes[UM_RECORD_HEADER_BYTES + MESSAGES_MAX];
+    uint8_t messages[MESSAGES_MAX]; /* before encryption */
     uint32_t length;
 } record;
 
 typedef struct world {
+    bool encrypts;
     um_stream_tags *source;
     um_stream_tags *other; /* the same side of another connection */
     um_stream_tags *receiver;
@@ -36,14 +38,15 @@ static world w;
 
 static um_key key_of(uint8_t id)
 {
-    um_key key = {.id = id};
+    um_key key = {.id = id, .encrypts = w.encrypts};
     memset(key.secret, id, sizeof key.secret);
     return key;
 }
 
-static void begin(void)
+static void begin(bool encrypts)
 {
     static const uint8_t HERE[] = "one connection", THERE[] = "another";
+    w.encrypts = encrypts;
     um_key key = key_of(1);
     w.source = um_stream_tags_open(&key, UM_STREAM_SESSION, true, HERE, sizeof HERE);
     w.other = um_stream_tags_open(&key, UM_STREAM_SESSION, true, THERE, sizeof THERE);
@@ -81,7 +84,8 @@ static void make(fuzz_input *input)
     if (w.made_count == RECORDS_MAX)
         return;
     record *made = &w.made[w.made_count++];
-    uint32_t bytes = write_messages(input, made->bytes + UM_RECORD_HEADER_BYTES);
+    uint32_t bytes = write_messages(input, made->messages);
+    memcpy(made->bytes + UM_RECORD_HEADER_BYTES, made->messages, bytes);
     REQUIRE(um_stream_tags_seal(w.source, made->bytes, bytes) == 0);
     made->length = UM_RECORD_HEADER_BYTES + bytes;
 }
@@ -150,7 +154,7 @@ static void pass(fuzz_input *input)
     record *next = &w.made[w.passed_count];
     if (!w.is_spoilt) {
         uint32_t bytes = next->length - UM_RECORD_HEADER_BYTES;
-        memcpy(w.text + w.text_bytes, next->bytes + UM_RECORD_HEADER_BYTES, bytes);
+        memcpy(w.text + w.text_bytes, next->messages, bytes);
         w.text_bytes += bytes;
         w.passed_count++;
     }
@@ -190,10 +194,9 @@ static void spoil(fuzz_input *input)
     feed(input, bytes, length);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void run(fuzz_input input, bool encrypts)
 {
-    fuzz_input input = {data, size};
-    begin();
+    begin(encrypts);
     while (input.left > 0 && !w.is_broken) {
         switch (take_u8(&input) % 8) {
         case 0:
@@ -214,5 +217,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
     }
     end();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    fuzz_input input = {data, size};
+    run(input, false);
+    run(input, true);
     return 0;
 }
