@@ -77,7 +77,7 @@ CORE = Module(
         Header("core/source/flow_control.h", names=("um_flow_control_policy", "um_network", "UM_FLOW_NETWORKS_MAX")),
         Header("core/source/receiver_accounting.h", names=("UM_ACCOUNTS_MAX", "um_receiver_account")),
         Header("core/source/source_events.h", names=(
-            "UM_SOURCE_EVENTS_MAX", "um_source_event_kind", "um_source_event",
+            "UM_SOURCE_EVENTS_MAX", "UM_SOURCE_INTERFACE_BYTES", "um_source_event_kind", "um_source_event",
         )),
         Header("core/source/publication_log.h", names=("UM_LOG_TERM_BYTES_MIN",)),
         Header("core/delivery/message_queue.h", names=(

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from umstack.events import EndOfSession as EndOfSession
     from umstack.events import Event as Event
     from umstack.events import HotFailoverReset as HotFailoverReset
+    from umstack.events import InterfaceChanged as InterfaceChanged
     from umstack.events import Message as Message
     from umstack.events import NakCutoff as NakCutoff
     from umstack.events import NoSource as NoSource
@@ -113,6 +114,7 @@ _HOME = {
     "EndOfSession": "events",
     "Event": "events",
     "HotFailoverReset": "events",
+    "InterfaceChanged": "events",
     "Message": "events",
     "CutLoose": "events",
     "NakCutoff": "events",

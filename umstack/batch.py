@@ -11,6 +11,7 @@ from struct import iter_unpack
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from umstack._core import ffi, lib
+from umstack._engine.interface_changes import interface_change_of
 from umstack.events import (
     PROPERTIES_FLAG,
     REQUEST_FLAG,
@@ -20,6 +21,7 @@ from umstack.events import (
     EndOfSession,
     Event,
     HotFailoverReset,
+    InterfaceChanged,
     Message,
     MessageWithProperties,
     NakCutoff,
@@ -569,6 +571,8 @@ def event_of(row: Message) -> Event:
         return _SESSION_EVENTS[kind](row.topic, row.source)
     if kind == lib.UM_ROW_NO_SOURCE:
         return NoSource(row.topic, row.source, row.sequence_number)
+    if kind == lib.UM_ROW_INTERFACE_CHANGED:
+        return InterfaceChanged(row.topic, "", row.source, *interface_change_of(row.sequence_number))
     number = row.sequence_number
     if row.flags & lib.UM_MESSAGE_HOT_FAILOVER:
         number = row.hot_failover_sequence_number

@@ -712,7 +712,7 @@ class Context(AsyncClosing):
         self._core.set_mtu(mtu_bytes)
         self._resolver.set_mtu(mtu_bytes)
 
-    def _on_moved(self, interface: xdp.Interface | None) -> None:
+    def _on_moved(self, change: str, interface: xdp.Interface | None) -> None:
         """Follow an interface that was made again, renamed or got another address; report what cannot follow."""
         former = self.interface
         log = logging.getLogger("umstack.link")
@@ -720,18 +720,22 @@ class Context(AsyncClosing):
             log.error(
                 "%s is gone: nothing is sent or received until an interface of that name is back", former.name
             )
+            self._engine.report_interface(former.name, change, False)
             return
-        if self.link == "xdp" and interface.index != former.index:
-            log.error(
-                "%s was made again, and its rings ended with it: open the context again", interface.name
-            )
+        if change == "address_removed":
+            log.warning("%s had the address %s and now has none", interface.name, former.address)
+            self._engine.report_interface(interface.name, change, False)
+            return
+        if self.link == "xdp" and change in ("made_again", "returned"):
+            log.error("%s was gone, and its rings ended with it: open the context again", interface.name)
+            self._engine.report_interface(interface.name, change, False)
             return
         with self._unless_closing() as is_open:
             if not is_open:
                 return
-            result = self._core.follow_interface(interface)
+            result = self._core.follow_interface(interface, has_returned=change == "returned")
             moved = self._engine.sessions.follow_interface()
-        if _ipv4_place(interface) == _ipv4_place(former):
+        if change == "address_changed" and interface.address == former.address:
             self._resolver.move_sources(moved)
             self._report_ipv6(former, interface, result)
             return
@@ -753,6 +757,7 @@ class Context(AsyncClosing):
             )
         else:
             log.error("%s cannot be followed: %s", interface, error_from_result(result, interface.name))
+        self._engine.report_interface(interface.name, change, result == 0)
         self._resolver.request_resolution()
 
     def _report_ipv6(self, former: xdp.Interface, interface: xdp.Interface, result: int) -> None:
@@ -768,6 +773,7 @@ class Context(AsyncClosing):
             log.error(
                 "%s: sessions of IPv6 groups stay at the former address; open the context again", change
             )
+            self._engine.report_interface(interface.name, "address_changed", False)
 
     def _forget_ended_sessions(self) -> None:
         """Make topic resolution report the sources of timed-out sessions again when they are advertised."""
@@ -1034,10 +1040,6 @@ class Context(AsyncClosing):
 
     def __repr__(self) -> str:
         return f"<Context {self.interface.name} {self.options.operational_mode} {self.link}>"
-
-
-def _ipv4_place(interface: xdp.Interface) -> tuple[int, str, str | None]:
-    return interface.index, interface.name, interface.address
 
 
 def _find_interface(wanted: str | None) -> xdp.Interface:

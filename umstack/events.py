@@ -339,6 +339,40 @@ class StaleTags(NamedTuple):
     source: str
 
 
+class InterfaceChanged(NamedTuple):
+    """The interface of the context has changed: another address or interface, or none.
+
+    Event queues, wildcard and hot failover receivers get it once, not once per topic.
+
+    Example:
+        ```python
+        for event in rcv.poll().events():
+            if isinstance(event, umstack.InterfaceChanged) and not event.is_followed:
+                print(event.interface, event.change)
+        ```
+    """
+
+    topic: str
+    """Empty in the readers of many topics."""
+    source: str
+    """Empty."""
+    interface: str
+    """Its name, after the change."""
+    change: str
+    """The kind of the change:
+
+    - gone: it was removed, or moved to another network namespace.
+    - returned: it is back after it was gone.
+    - made_again: it was removed and made again under its name.
+    - renamed: it has another name.
+    - address_changed: it has another address.
+    - address_removed: it has no IPv4 address.
+    """
+    is_followed: bool
+    """True if everything of the context uses the changed interface; False: some or all of it does not, which the log
+    explains."""
+
+
 Event = (
     Message
     | BeginningOfSession
@@ -352,4 +386,5 @@ Event = (
     | NakCutoff
     | CutLoose
     | StaleTags
+    | InterfaceChanged
 )

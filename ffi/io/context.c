@@ -308,13 +308,13 @@ static void set_interface(um_socket_config *config, const char *name, um_ip ip)
     config->interface_ip = ip;
 }
 
-int um_context_follow_interface(um_context *context, const char *name, um_ip ip, um_ip ipv6)
+int um_context_follow_interface(um_context *context, const char *name, um_ip ip, um_ip ipv6, bool has_returned)
 {
     um_reactor_lock(&context->reactor);
     set_interface(&context->links.socket_config, name, ip);
     set_interface(&context->links.lbtru_socket_config, name, ip);
     set_interface(&context->links.ipv6_socket_config, name, ipv6);
-    int receiving = um_receiving_follow_interface(&context->receiving);
+    int receiving = um_receiving_follow_interface(&context->receiving, has_returned);
     int sending = um_publication_sessions_follow_interface(&context->sessions);
     um_reactor_unlock(&context->reactor);
     return receiving != 0 ? receiving : sending;

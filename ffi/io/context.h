@@ -105,9 +105,10 @@ bool um_context_wait(um_context *context, int fd, int64_t timeout_ns);
 /* Stores the joined groups and the ports of sessions over LBT-RU, at most `max`. Returns how many. */
 uint32_t um_context_groups(um_context *context, um_address *groups, uint32_t max);
 
-/* Follows an interface that was made again, renamed or got another address: joins the groups again and sends by it.
+/* Follows an interface that was made again, renamed, or got another address, or `has_returned` from another network
+ * namespace: joins the groups again and sends by it.
  * Returns 0, -EADDRNOTAVAIL if something stays at the former address, or another -errno. */
-int um_context_follow_interface(um_context *context, const char *name, um_ip ip, um_ip ipv6);
+int um_context_follow_interface(um_context *context, const char *name, um_ip ip, um_ip ipv6, bool has_returned);
 
 /* Sets the largest UDP payload that the interface takes from now on (W4); `ipv6_bytes` over IPv6. */
 void um_context_set_datagram_max(um_context *context, uint32_t bytes, uint32_t ipv6_bytes);

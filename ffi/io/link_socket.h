@@ -65,8 +65,8 @@ int um_socket_open_group(um_socket_link *link, const um_socket_config *config, u
 int um_socket_set_source(um_socket_link *link, const um_socket_config *config, um_ip source_ip, bool is_joined);
 
 /* Joins the group again after the interface was made again or renamed. Does nothing if the interface is the same one,
- * unless it `has_moved` to another address. A source-specific socket then needs um_socket_set_source for each source. 0
- * or -errno. */
+ * unless it `has_moved`: to another address, or to another network namespace and back. A source-specific socket then
+ * needs um_socket_set_source for each source. 0 or -errno. */
 int um_socket_rejoin(um_socket_link *link, const um_socket_config *config, bool has_moved);
 /* Sends to groups by the interface as it is now. 0 or -errno. */
 int um_socket_set_interface(um_socket_link *link, const um_socket_config *config);

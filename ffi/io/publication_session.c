@@ -502,6 +502,16 @@ uint32_t um_publication_session_events(um_publication_session *session, uint64_t
     return taken;
 }
 
+void um_publication_session_note_interface(um_publication_session *session, const char *interface, uint64_t change)
+{
+    um_source_events *events = &session->core.events;
+    um_lock_acquire(&session->core.sender_lock);
+    um_source_event *event = &events->ring[events->count % UM_SOURCE_EVENTS_MAX];
+    um_source_events_add(events, UM_SOURCE_INTERFACE_CHANGED, (um_address){0}, change);
+    memcpy(event->interface, interface, strnlen(interface, sizeof event->interface - 1));
+    um_lock_release(&session->core.sender_lock);
+}
+
 uint32_t um_publication_session_accounts(um_publication_session *session, um_receiver_account *out)
 {
     um_lock_acquire(&session->core.sender_lock);

@@ -34,6 +34,8 @@ bool um_publication_session_cut_off(um_publication_session *session, um_address 
  * the session this new identifier, under which it continues, adds UM_SOURCE_CLOCK_SET_BACK and returns 1; otherwise 0.
  */
 int um_publication_session_follow_clock(um_publication_session *session, uint32_t session_id);
+/* Adds UM_SOURCE_INTERFACE_CHANGED with this number. A longer name of the interface is cut. */
+void um_publication_session_note_interface(um_publication_session *session, const char *interface, uint64_t change);
 /* Closes a session without publications: its retransmissions end with it (UM-90). */
 void um_publication_session_shut(um_publication_session *session);
 

@@ -539,7 +539,7 @@ int um_receiving_open(um_receiving *receiving, um_reactor *reactor, um_links *li
     return need_control(receiving, (um_ip){0});
 }
 
-static int rejoin_groups(um_receiving *receiving)
+static int rejoin_groups(um_receiving *receiving, bool has_returned)
 {
     int result = 0;
     for (uint32_t i = 0; i < receiving->group_limit; i++) {
@@ -550,7 +550,8 @@ static int rejoin_groups(um_receiving *receiving)
         int joined = -EADDRNOTAVAIL;
         const um_control_sender *control = control_for(receiving, group->link.local.ip);
         if (config != NULL)
-            joined = um_socket_rejoin(&group->link, config, um_control_sender_has_moved(control, config));
+            joined =
+                um_socket_rejoin(&group->link, config, has_returned || um_control_sender_has_moved(control, config));
         result = joined != 0 ? joined : result;
     }
     for (uint32_t i = 0; i < receiving->node.session_count; i++) {
@@ -564,11 +565,11 @@ static int rejoin_groups(um_receiving *receiving)
     return result;
 }
 
-int um_receiving_follow_interface(um_receiving *receiving)
+int um_receiving_follow_interface(um_receiving *receiving, bool has_returned)
 {
     um_links *links = receiving->links;
     receiving->reactor->error_step = "MCAST_JOIN_GROUP";
-    int result = rejoin_groups(receiving);
+    int result = rejoin_groups(receiving, has_returned);
     int moved = um_control_sender_follow(&receiving->control, links, &links->socket_config);
     int ipv6_moved = um_control_sender_follow(&receiving->ipv6_control, links, &links->ipv6_socket_config);
     if (moved == 0 && ipv6_moved == 0)

@@ -110,9 +110,10 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
 /* Unmaps every topic of the receiver, and ends the sessions without another receiver. */
 void um_receiving_drop(um_receiving *receiving, um_receiver *receiver);
 
-/* Joins every group again, and sends control messages from the address of the interface as it is now. Returns 0, or
- * -EADDRNOTAVAIL if sockets of LBT-RU or links with keys stay at the former address, or another -errno. */
-int um_receiving_follow_interface(um_receiving *receiving);
+/* Joins every group again that the kernel may have left, all if the interface `has_returned`, and sends control
+ * messages from the address of the interface as it is now. Returns 0, or -EADDRNOTAVAIL if sockets of LBT-RU or links
+ * with keys stay at the former address, or another -errno. */
+int um_receiving_follow_interface(um_receiving *receiving, bool has_returned);
 
 /* um_node_set_nak_cutoff; takes the context lock. */
 void um_receiving_set_nak_cutoff(um_receiving *receiving, um_receiver *receiver, bool is_cut_off);

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,9 +15,11 @@ from pyroute2 import IPRoute
 
 from tests.netns.contexts import Member, members, numbered
 from tests.waiting import collect, wait_for
-from umstack import Context, Receiver, Source
+from umstack import Context, InterfaceChanged, Receiver, Source
 from umstack.lab import Host, Lab
 from umstack.lab.links import index_of
+from umstack.reader import Reader
+from umstack_xdp import find_interface
 
 MakeLab = Callable[..., Lab]
 COUNT = 500
@@ -187,3 +192,151 @@ def test_an_interface_that_is_gone_is_named(make_lab: MakeLab, caplog: pytest.Lo
         changed(lab.hosts[1], lambda route: remove(route, STACKED))
         wait_for(lambda: f"{STACKED} is gone" in caplog.text, "the record", 10)
     assert [one.levelno for one in caplog.records if "is gone" in one.message] == [logging.ERROR]
+
+
+def rename_stacked(route: IPRoute, name: str) -> None:
+    """Give the stacked interface another name."""
+    index = index_of(route, STACKED)
+    route.link("set", index=index, state="down")
+    route.link("set", index=index, ifname=name)
+    route.link("set", index=index, state="up")
+
+
+def move(former: Host, host: Host, address: str) -> None:
+    """Move the stacked interface to another host, where it gets an address."""
+
+    def arrive(route: IPRoute) -> None:
+        route.link("set", index=index_of(route, STACKED), state="up")
+        add_address(route, STACKED, address)
+
+    changed(
+        former,
+        lambda route: route.link("set", index=index_of(route, STACKED), net_ns_fd=host.namespace),
+    )
+    changed(host, arrive)
+
+
+class Events:
+    """The events about an interface that a receiver, or a source, has got so far."""
+
+    def __init__(self, read: Callable[[], list[tuple[str, str, bool]]]) -> None:
+        self._read = read
+        self.seen: list[tuple[str, str, bool]] = []
+
+    @classmethod
+    def of_reader(cls, reader: Reader, topic: str) -> Events:
+        """Read a reader, whose events have this topic."""
+
+        def read() -> list[tuple[str, str, bool]]:
+            found = [one for one in reader.poll().events() if isinstance(one, InterfaceChanged)]
+            assert all((one.topic, one.source) == (topic, "") for one in found)
+            return [(one.interface, one.change, one.is_followed) for one in found]
+
+        return cls(read)
+
+    @classmethod
+    def of_source(cls, source: Source) -> Events:
+        """Read the events of a source."""
+
+        def read() -> list[tuple[str, str, bool]]:
+            found = [one for one in source.receiver_events() if one.kind.startswith("interface_")]
+            return [(one.receiver, one.kind.removeprefix("interface_"), bool(one.amount)) for one in found]
+
+        return cls(read)
+
+    def read(self) -> list[tuple[str, str, bool]]:
+        """Return the events since the last await_last()."""
+        self.seen += self._read()
+        return self.seen
+
+    def await_last(self, *expected: tuple[str, str, bool]) -> None:
+        """Wait until these are all the events since the last call."""
+        wait_for(lambda: self.read() == [*expected], f"{expected}", 10)
+        self.seen.clear()
+
+
+def test_an_event_names_the_interface_that_changed(make_lab: MakeLab) -> None:
+    """Every reader gets one event per change, also one of many topics, and every source does."""
+    lab = make_lab(hosts=2)
+    host = lab.hosts[1]
+    moving = StackedMember(host, OTHER_ADDRESS)
+    with moving.context as context:
+        queue, wildcard, failover, source = host.call(
+            lambda: (
+                context.event_queue(),
+                context.wildcard_receiver(prefix="many"),
+                context.hot_failover_receiver("failover"),
+                context.source("moving"),
+            )
+        )
+        for topic in ("one", "two"):
+            host.call(lambda topic=topic: context.receiver(topic, queue=queue))  # type: ignore[misc]
+        receiver = moving.receiver("moving")
+        every = [
+            Events.of_reader(receiver, "moving"),
+            *(Events.of_reader(one, "") for one in (queue, wildcard, failover)),
+            Events.of_source(source),
+        ]
+
+        def expect(*changes: tuple[str, str, bool]) -> None:
+            for events in every:
+                events.await_last(*changes)
+
+        changed(host, lambda route: remove(route, STACKED))
+        expect((STACKED, "gone", False))
+        changed(host, lambda route: make_stacked(route, OTHER_ADDRESS))
+        expect((STACKED, "made_again", True))
+        changed(host, lambda route: route.flush_addr(index=index_of(route, STACKED)))
+        expect((STACKED, "address_removed", False))
+        changed(host, lambda route: add_address(route, STACKED, "10.77.0.98"))
+        expect((STACKED, "address_changed", True))
+        move(host, lab.hosts[0], "10.77.0.98")
+        expect((STACKED, "gone", False))
+        move(lab.hosts[0], host, "10.77.0.98")
+        expect((STACKED, "returned", True))
+        changed(host, lambda route: rename_stacked(route, "mv7"))
+        for events in every:
+            wait_for(lambda events=events: ("mv7", "renamed", True) in events.read(), "the new name", 10)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("publishes", [False, True])
+def test_a_context_follows_an_interface_that_returns_from_another_namespace(
+    make_lab: MakeLab, publishes: bool
+) -> None:
+    """It has its former index and address, but the kernel has left its groups: also that of topic resolution."""
+    lab = make_lab(hosts=2)
+    home, other = lab.hosts[1], lab.hosts[0]
+    moving = StackedMember(home, OTHER_ADDRESS)
+    with moving.context, stream(lab, moving, publishes=publishes) as moved:
+        moved.passes()
+        index = moving.context.interface.index
+        move(home, other, OTHER_ADDRESS)
+        move(other, home, OTHER_ADDRESS)
+        wait_for(lambda: home.call(lambda: find_interface(STACKED)).address == OTHER_ADDRESS, "the return")
+        assert home.call(lambda: find_interface(STACKED)).index == index
+        moved.passes()
+        with stream(lab, moving, publishes=publishes, topic="later") as joined_later:
+            joined_later.passes()
+
+
+def test_the_command_reports_the_interface(make_lab: MakeLab) -> None:
+    """`umstack recv` names the interface on stderr, and receives on once it is back."""
+    lab = make_lab(hosts=2)
+    host = lab.hosts[1]
+    changed(host, lambda route: make_stacked(route, OTHER_ADDRESS))
+    command = ["umstack", "recv", "moving", "-i", STACKED, "--count", "2", "--output", os.devnull]
+    running = host.run(
+        [sys.executable, "-m", *command], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    assert running.stderr is not None
+    with members(lab.hosts[0]) as (publisher,), publisher.source("moving") as source:
+        source.wait_connected(timeout=20)
+        source.send(b"before", flush=True)
+        source.wait_drained(timeout=10)
+        changed(host, lambda route: remove(route, STACKED))
+        lines = iter(running.stderr.readline, "")
+        assert f"umstack: interface {STACKED}: gone, not followed\n" in lines
+        changed(host, lambda route: make_stacked(route, OTHER_ADDRESS))
+        assert f"umstack: interface {STACKED}: made again, followed\n" in lines
+        source.send(b"after", flush=True)
+        assert running.wait(20) == 0

@@ -191,14 +191,18 @@ class CoreContext:
         self.ipv6_datagram_bytes = self._ipv6_size_at(mtu_bytes)
         lib.um_context_set_datagram_max(self.handle, self.datagram_bytes, self.ipv6_datagram_bytes)
 
-    def follow_interface(self, interface: xdp.Interface) -> int:
-        """Join the groups again, and send by the interface as it is now. Returns the core's result."""
+    def follow_interface(self, interface: xdp.Interface, *, has_returned: bool) -> int:
+        """Join the groups again, and send by the interface as it is now. Returns the core's result.
+
+        `has_returned`: it was gone, so the kernel has left its groups even if it is the same one.
+        """
         self.interface = interface
         ip, ipv6 = (
             ffi.new("um_ip *", core_ip(address or "0.0.0.0"))
             for address in (interface.address, interface.ipv6_address)
         )
-        return int(lib.um_context_follow_interface(self.handle, interface.name.encode(), ip[0], ipv6[0]))
+        name = interface.name.encode()
+        return int(lib.um_context_follow_interface(self.handle, name, ip[0], ipv6[0], has_returned))
 
     def check(self, result: int, doing: str) -> int:
         """Return a result of the core. Raises the matching UmError if it is negative."""

@@ -18,12 +18,15 @@ from umstack._engine.dispatch import Dispatch, DispatchThreads, DonatedDispatch
 from umstack._engine.duty_cycle import DutyCycle
 from umstack._engine.endpoint import Endpoint
 from umstack._engine.host_identity import host_id
+from umstack._engine.interface_changes import interface_change_number
 from umstack._engine.keyring import Keyring
 from umstack._engine.link import DataLink, Group, LinkStep
+from umstack._engine.queue_memory import QueueMemory
 from umstack._engine.receiver_sessions import receiver_session_config
 from umstack._engine.registry import Registry
 from umstack._engine.session_options import ignored_receiver_options
 from umstack._engine.sessions import SessionPool
+from umstack._engine.source_events import note_interface
 from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.transport_address import (
     LbtipcAddress,
@@ -266,6 +269,19 @@ class Engine:
             threshold = one.options.resolution_no_source_notification_threshold
             if one.topic == topic and threshold and queries % threshold == 0:
                 one.report_no_source(queries)
+
+    def report_interface(self, interface: str, change: str, is_followed: bool) -> None:
+        """Report a change of the interface to every reader, once, and to every source session."""
+        number = interface_change_number(change, is_followed)
+        shared = set(self.registry.parts(QueueMemory))
+        for queue in shared:
+            queue.report_interface("", interface, number)
+        for one in self.registry.parts(Subscription):
+            if one.queue not in shared:
+                one.queue.report_interface(one.topic, interface, number)
+        with self.registry.listing:
+            for session in self.sessions.sessions:
+                note_interface(session, interface, number)
 
     def find_subscription(self, handle: Any) -> Subscription | None:
         """Return the open subscription with a handle of the core."""

@@ -8,6 +8,7 @@ import os
 import select
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 import umstack_xdp as xdp
 
@@ -21,21 +22,22 @@ class InterfaceFollower:
         self,
         interface: xdp.Interface,
         on_mtu: Callable[[int], None],
-        on_moved: Callable[[xdp.Interface | None], None],
+        on_moved: Callable[[str, xdp.Interface | None], None],
         on_news: Callable[[], None],
         on_link_up: Callable[[], None],
         on_interval: Callable[[], None],
     ) -> None:
         """Create it. The callbacks run on the follower's thread or inside poll().
 
-        `on_moved` gets the interface when its index, name, first IPv4 or preferred IPv6 address differs, or None when
-        it is gone.
+        `on_moved` gets the kind of the change (InterfaceChanged.change) and the interface when its index, name, first
+        IPv4 or preferred IPv6 address differs, or None when it is gone.
         `on_news` runs after the kernel announced a change of any interface, such as a bond's fail-over.
         `on_interval` runs every half second on the follower's thread; poll() does not call it.
         """
         self._watch = xdp.InterfaceWatch(interface)
         self._mtu_bytes = interface.mtu_bytes
-        self._place: tuple[int, str, str | None, str | None] | None = _place(interface)
+        self._place = _place(interface)
+        self._is_present = True
         self._ipv6_address = interface.ipv6_address
         self._was_up = interface.is_usable
         self._on_mtu, self._on_moved, self._on_news = on_mtu, on_moved, on_news
@@ -81,14 +83,13 @@ class InterfaceFollower:
     def _apply(self, change: xdp.InterfaceChange) -> None:
         interface = change.after
         if interface is None:
-            self._was_up, self._place = False, None
-            self._on_moved(None)
+            self._was_up = self._is_present = False
+            self._on_moved("gone", None)
             return
         interface = interface.preferring(self._ipv6_address)
-        if _place(interface) != self._place and interface.is_up:
-            self._place = _place(interface)
-            if interface.address is not None:
-                self._on_moved(interface)
+        place = _place(interface)
+        if (place != self._place or not self._is_present) and interface.is_up:
+            self._move(place, interface)
         if interface.mtu_bytes != self._mtu_bytes:
             self._mtu_bytes = interface.mtu_bytes
             self._on_mtu(interface.mtu_bytes)
@@ -96,6 +97,33 @@ class InterfaceFollower:
             self._on_link_up()
         self._was_up = interface.is_usable
 
+    def _move(self, place: _Place, interface: xdp.Interface) -> None:
+        """Report the change to this place."""
+        former, was_present = self._place, self._is_present
+        if interface.address is None:
+            if was_present and former.address is not None:
+                self._place = former._replace(address=None)
+                self._on_moved("address_removed", interface)
+            return
+        self._place, self._is_present = place, True
+        if place.number != former.number:
+            self._on_moved("made_again", interface)
+        elif not was_present:
+            self._on_moved("returned", interface)
+        elif place.name != former.name:
+            self._on_moved("renamed", interface)
+        else:
+            self._on_moved("address_changed", interface)
 
-def _place(interface: xdp.Interface) -> tuple[int, str, str | None, str | None]:
-    return interface.index, interface.name, interface.address, interface.ipv6_address
+
+class _Place(NamedTuple):
+    """The facts of an interface that sockets depend on."""
+
+    number: int
+    name: str
+    address: str | None
+    ipv6_address: str | None
+
+
+def _place(interface: xdp.Interface) -> _Place:
+    return _Place(interface.index, interface.name, interface.address, interface.ipv6_address)

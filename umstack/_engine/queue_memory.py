@@ -114,13 +114,21 @@ class QueueMemory:
 
     def report_no_source(self, topic: str, queries: int) -> None:
         """Append a NoSource event. If the queue is full, it is logged instead."""
-        number = self.sources.number(topic, "")
-        is_appended = lib.um_event_queue_append_event(self.handle, lib.UM_ROW_NO_SOURCE, queries, number)
-        self.sources.retire(number, lib.um_event_queue_appended_rows(self.handle) if is_appended else 0)
-        if not is_appended:
+        if not self._append_event(lib.UM_ROW_NO_SOURCE, topic, "", queries):
             _records.write(
                 topic, logging.WARNING, "%s has no source after %d queries", displayed(topic), queries
             )
+
+    def report_interface(self, topic: str, interface: str, change_number: int) -> None:
+        """Append an InterfaceChanged event. If the queue is full, only the context's record reports the change."""
+        self._append_event(lib.UM_ROW_INTERFACE_CHANGED, topic, interface, change_number)
+
+    def _append_event(self, kind: int, topic: str, source: str, sequence_number: int) -> bool:
+        """Append an event. Returns false if the queue is full or closed."""
+        number = self.sources.number(topic, source)
+        is_appended = lib.um_event_queue_append_event(self.handle, kind, sequence_number, number)
+        self.sources.retire(number, lib.um_event_queue_appended_rows(self.handle) if is_appended else 0)
+        return bool(is_appended)
 
     def recycle_sources(self) -> None:
         """Make numbers of sources available whose rows were all read. Called by the reader of the queue."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from umstack._core import ffi, lib
 from umstack._engine.core_address import address_text, core_address, core_number, parse_address
+from umstack._engine.interface_changes import interface_change_of
 from umstack._engine.sessions import SourceSession
 from umstack.errors import InvalidArgument, ResourceLimit
 
@@ -29,11 +32,12 @@ _KINDS = {
     lib.UM_SOURCE_PATH_CHANGED: "path_mtu_changed",
     lib.UM_SOURCE_CLOCK_SET_BACK: "clock_set_back",
 }
+_INTERFACE = "interface_"
 _ORDINARY = ("receiver_known", "receiver_gone", "receiver_returned", "connect", "disconnect")
 
 
 class ReceiverEvent(NamedTuple):
-    """One event about a receiver, reported by its source.
+    """One event about a receiver or the context's interface, reported by a source.
 
     Example:
         ```python
@@ -62,6 +66,8 @@ class ReceiverEvent(NamedTuple):
     - clock_set_back (with keys): this host's clock was set back, so the session began again under a new identifier;
       receivers find it again within a second. `receiver` is "0.0.0.0:0".
     - refused (TCP): its key is missing or differs from the source's, or only the receiver has a key.
+    - interface_gone, interface_returned, interface_made_again, interface_renamed, interface_address_changed,
+      interface_address_removed: the interface changed, as in InterfaceChanged; `receiver` is its name after the change.
     """
     receiver: str
     """Source address and UDP port of its control messages: "10.0.0.7:40211"; over LBT-IPC "process 4711"."""
@@ -78,6 +84,7 @@ class ReceiverEvent(NamedTuple):
     - clock_set_back: nanoseconds by which the clock was set back.
     - refused: 1 if it has no key for the topics of the session, 2 if the source does not have its key, 3 or 5 if its
       request was changed or replayed, 6 if its option encryption differs.
+    - interface_*: 1 if everything of the context uses the changed interface, otherwise 0.
     - other kinds: 0.
     """
 
@@ -114,14 +121,27 @@ def receiver_events(session: SourceSession, read_count: int) -> tuple[list[Recei
     count = ffi.new("uint64_t *")
     named = _named_process if session.options.transport == "lbtipc" else address_text
     taken = lib.um_publication_session_events(session.handle, read_count, out, count)
-    events = [ReceiverEvent(_KINDS[event.kind], named(event.receiver), event.count) for event in out[0:taken]]
-    return events, count[0]
+    return [_event(event, named) for event in out[0:taken]], count[0]
+
+
+def _event(event: Any, named: Callable[[Any], str]) -> ReceiverEvent:
+    if event.kind == lib.UM_SOURCE_INTERFACE_CHANGED:
+        change, is_followed = interface_change_of(event.count)
+        return ReceiverEvent(_INTERFACE + change, os.fsdecode(ffi.string(event.interface)), is_followed)
+    return ReceiverEvent(_KINDS[event.kind], named(event.receiver), event.count)
+
+
+def note_interface(session: SourceSession, interface: str, change_number: int) -> None:
+    """Add an event about a change of the context's interface."""
+    lib.um_publication_session_note_interface(session.handle, os.fsencode(interface), change_number)
 
 
 def log_receiver_events(session: SourceSession) -> None:
-    """Log every event since the last call."""
+    """Log every event about a receiver since the last call. The context logs changes of its interface."""
     events, session.logged_events = receiver_events(session, session.logged_events)
     for event in events:
+        if event.kind.startswith(_INTERFACE):
+            continue
         level = logging.INFO if event.kind in _ORDINARY else logging.WARNING
         extra = {"umstack_object": event.receiver, "umstack_count": event.amount}
         _log.log(level, "%s: %s %s (%d)", session.name, event.kind, event.receiver, event.amount, extra=extra)

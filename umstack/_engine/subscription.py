@@ -28,7 +28,7 @@ class LateMapping(NamedTuple):
 class Subscription:
     """The memory of a receiver in the core, which writes into its queue. It is freed when nothing refers to it."""
 
-    __slots__ = ("_mapped", "_queue", "_takes_group", "closed", "handle", "options", "topic")
+    __slots__ = ("_mapped", "_takes_group", "closed", "handle", "options", "queue", "topic")
 
     def __init__(
         self,
@@ -44,7 +44,8 @@ class Subscription:
         self.options = options
         self._takes_group = takes_group
         self._mapped: set[str] = set()
-        self._queue = queue
+        self.queue = queue
+        """The queue of the receiver, or the event queue that it delivers into."""
         self.handle: Any = None
         config = ffi.new("um_receiver_config *")
         config.ordered_delivery = -1 if queue.is_hot_failover else options.ordered_delivery
@@ -70,7 +71,7 @@ class Subscription:
     def report_no_source(self, queries: int) -> None:
         """Report the number of unanswered queries for sources of the topic."""
         if not self.closed:
-            self._queue.report_no_source(self.topic, queries)
+            self.queue.report_no_source(self.topic, queries)
 
     def map(self, session: Any, topic_index: int, source: str) -> int:
         """Map a source, given as the topic index of a session and the source's name. Returns the core's result."""
@@ -103,12 +104,12 @@ class Subscription:
         """Return the number of a source that is about to be mapped; the core may count it before its call returns."""
         self.retire_ended()
         self._mapped.add(source)
-        return self._queue.sources.number(self.topic, source, self)
+        return self.queue.sources.number(self.topic, source, self)
 
     def _note_mapped(self, source: str, number: int, result: int) -> None:
         """Undo _number() for a source that the core did not accept. One that was mapped before keeps its number."""
         if result != 0:
-            self._queue.sources.retire(number)
+            self.queue.sources.retire(number)
         if result not in (0, -errno.EEXIST):
             self._mapped.discard(source)
 
@@ -117,7 +118,7 @@ class Subscription:
         ended = ffi.new("um_ended_source[]", _ENDED_TOGETHER)
         while count := lib.um_subscription_take_ended(self.handle, ended, _ENDED_TOGETHER):
             for one in ended[0:count]:
-                self._mapped.discard(self._queue.sources.retire(one.source, one.rows))
+                self._mapped.discard(self.queue.sources.retire(one.source, one.rows))
 
     def is_mapped(self, source: str) -> bool:
         """Return true if the source is mapped, or ended since the last was mapped. Any thread."""

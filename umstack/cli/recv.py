@@ -36,12 +36,14 @@ from umstack.events import (
     CutLoose,
     EndOfSession,
     Event,
+    InterfaceChanged,
     Message,
     NakCutoff,
     StaleTags,
     UnrecoverableLoss,
 )
 from umstack.files import Target, TreeReceiver, TreeReport
+from umstack.foreign_text import displayed
 from umstack.hot_failover_receiver import HotFailoverReceiver
 from umstack.message_properties import PropertyValue
 from umstack.reader import POLL_ROWS, Reader
@@ -382,6 +384,12 @@ def _on_events(events: Iterable[Event], summary: Summary) -> bool:
             case StaleTags():
                 click.echo(
                     f"umstack: datagrams of {event.source} are dropped: its clock differs from this host's",
+                    err=True,
+                )
+            case InterfaceChanged():
+                followed = "followed" if event.is_followed else "not followed"
+                click.echo(
+                    f"umstack: interface {displayed(event.interface)}: {event.change.replace('_', ' ')}, {followed}",
                     err=True,
                 )
             case CutLoose():

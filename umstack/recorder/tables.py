@@ -18,6 +18,7 @@ from umstack.events import (
     CutLoose,
     EndOfSession,
     Event,
+    InterfaceChanged,
     NakCutoff,
     StaleTags,
     UnrecoverableLoss,
@@ -141,6 +142,8 @@ def _event_row(event: Event, now_ns: int) -> dict[str, Any] | None:
             return row | {"kind": "nak_cutoff"}
         case StaleTags():
             return row | {"kind": "stale_tags"}
+        case InterfaceChanged():
+            return row | {"kind": f"interface_{event.change}", "source": event.interface}
         case CutLoose():
             return row | _numbers(event.first_sequence_number, event.sequence_number) | {"kind": "cut_loose"}
         case UnrecoverableLoss():

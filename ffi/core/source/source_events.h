@@ -8,7 +8,10 @@
 
 #include "core/foundation/address.h"
 
-enum { UM_SOURCE_EVENTS_MAX = 64 };
+enum {
+    UM_SOURCE_EVENTS_MAX = 64,
+    UM_SOURCE_INTERFACE_BYTES = 16, /* the kernel's limit of an interface's name, with its NUL */
+};
 
 enum um_source_event_kind {
     UM_SOURCE_RECEIVER_STALLED = 1,    /* no longer counts for flow control; count: ns for which it held the sender */
@@ -29,6 +32,7 @@ enum um_source_event_kind {
     UM_SOURCE_PATH_CHANGED = 14,       /* the datagram size that reaches every receiver; count: bytes; the receiver with
                                           the smallest path, or none if it is the interface's */
     UM_SOURCE_CLOCK_SET_BACK = 15,     /* the clock was set back, so the session began again; count: ns; no receiver */
+    UM_SOURCE_INTERFACE_CHANGED = 16,  /* the interface of this name; count: the owner's number of the change */
 };
 
 /* Minimum interval between events of one kind about one receiver. */
@@ -38,6 +42,7 @@ typedef struct um_source_event {
     uint32_t kind;
     um_address receiver;
     uint64_t count;
+    char interface[UM_SOURCE_INTERFACE_BYTES]; /* UM_SOURCE_INTERFACE_CHANGED only; ends with NUL */
 } um_source_event;
 
 typedef struct um_source_events {
@@ -58,7 +63,7 @@ static inline bool um_source_event_is_due(int64_t *last_ns, int64_t now_ns)
 static inline void um_source_events_add(um_source_events *events, enum um_source_event_kind kind, um_address receiver,
                                         uint64_t count)
 {
-    events->ring[events->count++ % UM_SOURCE_EVENTS_MAX] = (um_source_event){(uint32_t)kind, receiver, count};
+    events->ring[events->count++ % UM_SOURCE_EVENTS_MAX] = (um_source_event){(uint32_t)kind, receiver, count, ""};
 }
 
 #endif
