@@ -622,7 +622,7 @@ class Context(AsyncClosing):
         if listener is not None:
             listener.on_unanswered(queries)
 
-    def _on_source(self, topic: str, topic_index: int, address: TransportAddress) -> None:
+    def _on_source(self, topic: str, topic_index: int, address: TransportAddress, advertiser: str) -> None:
         """Topic resolution found a source."""
         endpoint = endpoint_of(self._resolver.topic_options(topic, topic_index, address))
 
@@ -631,7 +631,7 @@ class Context(AsyncClosing):
 
         if endpoint is not None:
             self._recovery.expect()
-        self._engine.map_source(topic, topic_index, address, endpoint, join_late)
+        self._engine.map_source(topic, topic_index, address, endpoint, join_late, advertiser)
         self._warn_small_buffer()
 
     def _warn_small_buffer(self) -> None:

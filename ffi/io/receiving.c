@@ -453,6 +453,8 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
         if (result != 0)
             return result;
         session = &block->core;
+    } else if (um_ip_equal(config->advertiser, config->id.source.ip)) {
+        session->config.advertiser = config->advertiser;
     }
     if (session->has_ended)
         return -EAGAIN;

@@ -266,7 +266,7 @@ void um_tcp_connection_on_connected(um_tcp_connection *connection, int64_t now_n
     }
     um_receiver_session *session = connection->session;
     if (connection->connected_ns == 0 && !session->is_active)
-        um_first_contact_accepted(session->contacts, session->config.id.source.ip);
+        um_first_contact_accepted(session->contacts, session->config.id.source.ip, session->config.advertiser);
     if (connection->keys == NULL)
         put_session_id(connection);
     bool has_greeted = connection->keys == NULL || put_greeting(connection);

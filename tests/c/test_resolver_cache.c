@@ -5,6 +5,8 @@
 
 enum { SPACE = 4096 };
 
+static const um_ip ADVERTISER = {0, UM_IPV4_MAPPED | 0x0a000009};
+
 static const uint8_t LBTRM[] = {0x10, 16, 0, 60, 0, 0, 0, 1, 10, 0, 0, 1, 224, 9, 9, 9, 0, 0, 0, 7, 1, 1, 2, 2};
 
 typedef struct datagram {
@@ -92,12 +94,12 @@ TEST("W1", "another version, another type and a count without records are refuse
     um_resolver_intake *intake = zeroed(sizeof *intake);
     static const uint8_t refused[][4] = {{0x20}, {0xf0}, {1}, {2}, {7}, {0, 1}, {0, 0, 0, 1}, {0, 0, 0xff, 0xff}, {8}};
     for (uint32_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        CHECK(!um_resolver_cache_take(cache, refused[i], 4, intake));
+        CHECK(!um_resolver_cache_take(cache, refused[i], 4, ADVERTISER, intake));
     static const uint8_t keepalive[4] = {0};
-    CHECK(um_resolver_cache_take(cache, keepalive, 4, intake));
+    CHECK(um_resolver_cache_take(cache, keepalive, 4, ADVERTISER, intake));
     CHECK_EQ(intake->owner_records, 0);
     static const uint8_t later_keepalive[4] = {0x10};
-    CHECK(um_resolver_cache_take(cache, later_keepalive, 4, intake));
+    CHECK(um_resolver_cache_take(cache, later_keepalive, 4, ADVERTISER, intake));
     free(intake);
     free(memory);
 }
@@ -114,12 +116,40 @@ TEST("UX-16", "a cache grows to its bound, and every source is found")
             datagram made = datagram_of(0, 1);
             put(&made, &(char[]){'t', (char)(1 + i / 200), (char)(1 + i % 200), 0}, 4);
             put(&made, LBTRM, sizeof LBTRM);
-            CHECK(um_resolver_cache_take(cache, made.data, made.bytes, intake));
+            CHECK(um_resolver_cache_take(cache, made.data, made.bytes, ADVERTISER, intake));
             CHECK_EQ(um_resolver_cache_sources_of(cache, made.data + 4, 3, found, 2), 1);
             CHECK_EQ(found[0].session.session_id, 7);
         }
     CHECK_EQ(um_resolver_cache_count(cache), SOURCES);
     CHECK_EQ(um_resolver_cache_evictions(cache), SOURCES + 20);
+    free(intake);
+    free(memory);
+}
+
+TEST("UX-16", "a source keeps its first advertiser until its own address advertises it, which the owner handles once")
+{
+    const um_ip own = um_ip_of_v4(0x0a000001), other = um_ip_of_v4(0x0a000008);
+    const struct {
+        um_ip from;
+        bool is_for_owner;
+        um_ip advertiser;
+    } steps[] = {
+        {other, true, other}, {ADVERTISER, false, other}, {own, true, own}, {own, false, own}, {other, false, own}};
+    uint8_t *memory;
+    um_resolver_cache *cache = cache_of(4, &memory);
+    um_resolver_intake *intake = zeroed(sizeof *intake);
+    um_known_source found[1];
+    datagram made = datagram_of(0, 1);
+    put(&made, "t", 2);
+    put(&made, LBTRM, sizeof LBTRM);
+    um_resolver_cache_add_interest(cache, made.data + 4, 1, UM_TOPIC_HAS_RECEIVER);
+    for (uint32_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        CHECK(um_resolver_cache_take(cache, made.data, made.bytes, steps[i].from, intake));
+        CHECK_EQ(intake->owner_records, steps[i].is_for_owner);
+        um_resolver_cache_settle(cache, made.data + 4, made.bytes - 4);
+        CHECK_EQ(um_resolver_cache_sources_of(cache, made.data + 4, 1, found, 1), 1);
+        CHECK(um_ip_equal(found[0].advertiser, steps[i].advertiser));
+    }
     free(intake);
     free(memory);
 }

@@ -135,7 +135,7 @@ static void take(const uint8_t *data, uint32_t bytes)
     bool is_taken = false;
     bool is_well_formed = um_lbmr_check(&reader, data, bytes);
     uint32_t before = um_resolver_cache_count(w.cache);
-    BOUNDED(is_taken = um_resolver_cache_take(w.cache, data, bytes, &w.intake));
+    BOUNDED(is_taken = um_resolver_cache_take(w.cache, data, bytes, um_ip_of_v4(bytes % 3), &w.intake));
     REQUIRE(is_taken == is_well_formed);
     if (is_taken)
         check_owners(data, bytes);

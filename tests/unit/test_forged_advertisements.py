@@ -12,6 +12,7 @@ import pytest
 from tests.unit.loopback import OWN_ADDRESSES, open_context
 from tests.unit.test_resolution_flood import send
 from tests.waiting import wait_for
+from umstack import Context
 from umstack._engine.transport_address import LbtrmAddress, LbtruAddress, TcpAddress, TransportAddress
 from umstack.resolution.codec import Advertisement, encode_advertisement, pack
 
@@ -82,3 +83,35 @@ def test_a_victim_gets_little_from_each_receiver(transport: str) -> None:
             if transport != "lbtrm":
                 source.wait_connected(timeout=10)
             wait_for(lambda: source.send(b"here", flush=True) or receiver.receive(timeout=0.1), "its message")
+
+
+@pytest.mark.parametrize("is_replayed", [False, True], ids=["invented", "replayed first"])
+def test_lies_about_a_source_do_not_delay_its_first_receiver(is_replayed: bool) -> None:
+    """A liar's sessions at the source's address use up the attempts of the liar, also if it repeats the advertisement
+    of the source before the receiver has received it from the source."""
+    elsewhere = OWN_ADDRESSES["resolver_multicast_port"] + 1
+    with ExitStack() as stack:
+        publishing = stack.enter_context(open_context(resolver_multicast_port=elsewhere))
+        source = publishing.source("lied about", flow_control="min")
+        true_address = source._publication.session.address
+        assert isinstance(true_address, LbtrmAddress)
+        lies = [true_address._replace(session_id=number, nak_port=9) for number in range(1, 40)]
+        honest = encode_advertisement(Advertisement("lied about", source.topic_index, 60, true_address))
+        context = stack.enter_context(open_context())
+        receiver = stack.enter_context(context.receiver("lied about"))
+        records = [
+            encode_advertisement(Advertisement("lied about", number, 60, address))
+            for number, address in enumerate(lies, 1)
+        ]
+        send(pack([], records, 1400), "127.0.0.2")
+        wait_for(lambda: len(receiver.sources) == len(lies), "the forged sessions")
+        wait_for(lambda: _status_messages(context) > 8, "the liar's attempts")
+        if is_replayed:
+            send(pack([], [honest], 1400), "127.0.0.2")
+            wait_for(lambda: len(receiver.sources) == len(lies) + 1, "the replayed advertisement")
+        send(pack([], [honest], 1400))
+        source.wait_connected(timeout=2.0)
+
+
+def _status_messages(context: Context) -> int:
+    return sum(one["status_messages_sent"] for one in context.stats()["receiver_transports"])

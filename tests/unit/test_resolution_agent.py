@@ -63,7 +63,7 @@ def agent_for(stack: ExitStack, options: ContextOptions, found: Found) -> Resolu
         options,
         LOOPBACK,
         time.monotonic_ns(),
-        lambda topic, index, address: found.append((topic, index, address)),
+        lambda topic, index, address, _advertiser: found.append((topic, index, address)),
     )
     return stack.enter_context(agent)
 
@@ -160,7 +160,7 @@ def test_a_callback_that_raises_does_not_lose_the_other_events(
 ) -> None:
     seen: list[str] = []
 
-    def refuse(topic: str, _index: int, _address: LbtrmAddress) -> None:
+    def refuse(topic: str, _index: int, _address: LbtrmAddress, _advertiser: str) -> None:
         seen.append(topic)
         raise LinkError("no space")
 
@@ -228,7 +228,11 @@ def test_threads_find_each_other(stack: ExitStack, options: ContextOptions) -> N
     found: Found = []
     gone = threading.Event()
     subscriber_agent = ResolutionAgent(
-        options, LOOPBACK, time.monotonic_ns(), lambda *source: found.append(source), lambda *_: gone.set()
+        options,
+        LOOPBACK,
+        time.monotonic_ns(),
+        lambda *source: found.append(source[:3]),
+        lambda *_: gone.set(),
     )
     subscriber = stack.enter_context(ResolverThread(subscriber_agent))
     publisher = stack.enter_context(ResolverThread(agent_for(ExitStack(), options, [])))
@@ -268,7 +272,7 @@ def test_a_callback_that_raises_does_not_stop_the_thread(
 ) -> None:
     seen: list[str] = []
 
-    def refuse(topic: str, _index: int, _address: LbtrmAddress) -> None:
+    def refuse(topic: str, _index: int, _address: LbtrmAddress, _advertiser: str) -> None:
         seen.append(topic)
         raise LinkError("no space")
 

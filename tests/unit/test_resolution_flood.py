@@ -30,11 +30,12 @@ def forge(first_source: int, sources: int, groups: int, count: int = FORGED) -> 
     return pack([], records, 1400)
 
 
-def send(datagrams: list[bytes]) -> None:
+def send(datagrams: list[bytes], sender_ip: str = "127.0.0.1") -> None:
     """Send them to the resolution group of this process, over loopback."""
     to = (OWN_ADDRESSES["resolver_multicast_address"], OWN_ADDRESSES["resolver_multicast_port"])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
+        sender.bind((sender_ip, 0))
         for datagram in datagrams:
             sender.sendto(datagram, to)
 

@@ -240,3 +240,15 @@ def test_topics_created_within_a_second_share_datagrams() -> None:
     assert len(sent) - made < 8 * 25
     for name in ("tr_advertisements_sent", "tr_queries_sent"):
         assert 90 * lone.stats()[name] <= resolver.stats()[name] <= 105 * lone.stats()[name]
+
+
+def test_a_session_that_advertises_itself_replaces_another_advertiser() -> None:
+    """A host that repeats an honest advertisement first is its advertiser only until the source advertises itself."""
+    resolver = context()
+    resolver.query("a", RECEIVER, 0)
+    own, data = ADDRESS.source_ip, advertised("a")
+    assert resolver.datagram_received(data, 1, "10.9.9.9") == [SourceFound("a", 1, ADDRESS, "10.9.9.9")]
+    assert resolver.datagram_received(data, 2, "10.9.9.8") == []
+    assert resolver.datagram_received(data, 3, own) == [SourceFound("a", 1, ADDRESS, own)]
+    assert resolver.datagram_received(data, 4, "10.9.9.9") == []
+    assert resolver.query("a", RECEIVER, 5) == [SourceFound("a", 1, ADDRESS, own)]

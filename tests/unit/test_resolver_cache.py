@@ -44,7 +44,7 @@ def advertise(cache: ResolverCache, *sources: KnownSource, ttl: int = 60) -> lis
 
 
 def known(cache: ResolverCache, topic: str = "orders") -> list[KnownSource]:
-    return cache.sources_of(topic, topic.encode())
+    return list(cache.sources_of(topic, topic.encode()))
 
 
 def test_the_cache_evicts_the_oldest() -> None:

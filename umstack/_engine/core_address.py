@@ -10,6 +10,8 @@ import ipaddress
 from functools import lru_cache
 from typing import Any
 
+UNKNOWN_IP = "0.0.0.0"
+"""No address, in a place for one."""
 _WORD_BITS = 64
 _WORD = (1 << _WORD_BITS) - 1
 _IPV4_BITS = 32

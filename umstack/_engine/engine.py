@@ -12,7 +12,7 @@ from typing import Any
 
 import umstack_xdp as xdp
 from umstack._core import ffi, lib
-from umstack._engine.core_address import ip_text, is_ipv6
+from umstack._engine.core_address import UNKNOWN_IP, ip_text, is_ipv6
 from umstack._engine.core_context import CoreContext
 from umstack._engine.dispatch import Dispatch, DispatchThreads, DonatedDispatch
 from umstack._engine.duty_cycle import DutyCycle
@@ -162,11 +162,13 @@ class Engine:
         address: TransportAddress,
         request_port: Endpoint | None = None,
         join_late: Callable[[Subscription, Any, LateMapping], None] | None = None,
+        advertiser: str = UNKNOWN_IP,
     ) -> None:
-        """Map a source that topic resolution found to the receivers of its topic.
+        """Map a source that topic resolution found to the receivers of its topic, or note a new advertiser.
 
         `request_port` accepts requests for the messages that the source retains. `join_late` is called with each
-        subscription that fetches some of them first, and its session.
+        subscription that fetches some of them first, and its session. `advertiser` is the address that advertised the
+        source.
         """
         name = transport_name(address)
         group = address.group if isinstance(address, LbtrmAddress) else None
@@ -183,7 +185,7 @@ class Engine:
         core = self.core
         key_set = self.keyring.number_of(topic)
         for subscription in wanting:
-            config = receiver_session_config(address, subscription.options, core, key_set)
+            config = receiver_session_config(address, subscription.options, core, key_set, advertiser)
             ignored = self._ignored(config)
             late: LateMapping | None = None
             if request_port is None:

@@ -6,6 +6,7 @@ from random import SystemRandom
 from typing import Any
 
 from umstack._core import ffi, lib
+from umstack._engine.core_address import UNKNOWN_IP, core_ip
 from umstack._engine.core_context import CoreContext
 from umstack._engine.interface_addresses import interface_address
 from umstack._engine.transport_address import (
@@ -45,8 +46,9 @@ def receiver_session_config(
     options: ReceiverOptions,
     core: CoreContext,
     key_set: int = 0,
+    advertiser: str = UNKNOWN_IP,
 ) -> Any:
-    """Return the core's configuration of the receiving side of a session."""
+    """Return the core's configuration of the receiving side of a session that this address advertised."""
     config = ffi.new("um_receiver_session_config *")
     fill_identity(config.id, address)
     if isinstance(address, TcpAddress):
@@ -62,6 +64,7 @@ def receiver_session_config(
     config.receiver_id = core.receiver_id
     config.random_seed = SystemRandom().getrandbits(64)
     config.key_set = key_set
+    config.advertiser = core_ip(advertiser)
     return config
 
 

@@ -36,7 +36,9 @@ _log = logging.getLogger("umstack.resolution")
 _IP_MULTICAST_ALL = 49
 _SO_RCVBUFFORCE = 33
 
-OnSource = Callable[[str, int, TransportAddress], None]
+OnSource = Callable[[str, int, TransportAddress, str], None]
+"""Called with a topic, a topic index, a session's address and the address that advertised it."""
+OnSourceGone = Callable[[str, int, TransportAddress], None]
 OnTopic = Callable[[int, str, bool], None]
 """Called with a wildcard receiver's key, a topic, and true if the topic joined, false if it left."""
 OnUnanswered = Callable[[str, int | None, int], None]
@@ -86,7 +88,7 @@ class ResolutionAgent(Closing):
         interface: ResolutionInterface,
         now_ns: int,
         on_source: OnSource,
-        on_source_gone: OnSource = _ignore_source,
+        on_source_gone: OnSourceGone = _ignore_source,
         on_datagram: OnDatagram = _ignore_datagram,
         keys: tuple[Key, ...] = (),
         on_topic: OnTopic = _ignore_topic,
@@ -293,7 +295,7 @@ class ResolutionAgent(Closing):
         self._on_datagram(False, source, to, data)
         authentic = self._verified(data, source)
         if authentic is not None:
-            self._deliver(self.machine.datagram_received(authentic, now_ns))
+            self._deliver(self.machine.datagram_received(authentic, now_ns, source[0]))
 
     def _verified(self, data: bytes, source: tuple[str, int]) -> bytes | None:
         if self._tags is None:
@@ -318,8 +320,10 @@ class ResolutionAgent(Closing):
         if isinstance(event, Unanswered):
             self._on_unanswered(event.topic, event.key, event.queries)
             return
-        report = self._on_source if isinstance(event, SourceFound) else self._on_source_gone
-        report(event.topic, event.index, event.address)
+        if isinstance(event, SourceFound):
+            self._on_source(event.topic, event.index, event.address, event.advertiser)
+            return
+        self._on_source_gone(event.topic, event.index, event.address)
 
     def _send_due(self, now_ns: int) -> None:
         if self._daemons is not None:

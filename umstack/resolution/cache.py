@@ -14,6 +14,7 @@ from random import SystemRandom
 from typing import Any, NamedTuple
 
 from umstack._core import ffi, lib
+from umstack._engine.core_address import UNKNOWN_IP, core_ip, ip_text
 from umstack._engine.transport_address import TransportAddress, address_of, fill_identity
 from umstack.resolution.codec import decode_topic_name
 
@@ -69,11 +70,13 @@ class ResolverCache:
         """Return the number of evicted sources."""
         return int(lib.um_resolver_cache_evictions(self._handle))
 
-    def take(self, data: bytes) -> Intake | None:
-        """Handle a datagram of queries and advertisements; return None for any other or a malformed one."""
+    def take(self, data: bytes, advertiser: str = UNKNOWN_IP) -> Intake | None:
+        """Handle a datagram of queries and advertisements from an address; return None for any other or a malformed
+        one."""
         found = self._intake
         with self._lock:
-            if not lib.um_resolver_cache_take(self._handle, data, len(data), found):
+            sender = ffi.new("um_ip *", core_ip(advertiser))
+            if not lib.um_resolver_cache_take(self._handle, data, len(data), sender[0], found):
                 return None
         queries: list[bytes] = []
         advertisements: list[bytes] = []
@@ -121,18 +124,19 @@ class ResolverCache:
             with self._lock:
                 lib.um_resolver_cache_remove_sessions(self._handle, sessions, len(some))
 
-    def sources_of(self, topic: str, name: bytes) -> list[KnownSource]:
-        """Return the sources of a topic in the order of their first advertisements; `name` is the encoded topic."""
+    def sources_of(self, topic: str, name: bytes) -> dict[KnownSource, str]:
+        """Return the sources of a topic in the order of their first advertisements, and their advertisers; `name` is
+        the encoded topic."""
         space = _SOURCES_AT_ONCE
         while True:
             found = ffi.new("um_known_source[]", space)
             with self._lock:
                 count = lib.um_resolver_cache_sources_of(self._handle, name, len(name), found, space)
             if count <= space:
-                return [
-                    KnownSource(topic, one.topic_index, address_of(one.session))
+                return {
+                    KnownSource(topic, one.topic_index, address_of(one.session)): ip_text(one.advertiser)
                     for one in islice(found, count)
-                ]
+                }
             space = count
 
     def topics(self) -> list[str]:

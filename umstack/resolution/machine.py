@@ -16,7 +16,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from umstack._engine.transport_address import TransportAddress
+from umstack._engine.core_address import UNKNOWN_IP
+from umstack._engine.transport_address import LbtipcAddress, TransportAddress
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions, WildcardReceiverOptions
 from umstack.errors import OptionError
 from umstack.resolution.cache import Intake, KnownSource, ResolverCache
@@ -52,11 +53,14 @@ FINAL_TTL = 0
 
 @dataclass(frozen=True, slots=True)
 class SourceFound:
-    """A source of a topic that has a receiver here was advertised for the first time."""
+    """A source of a topic that has a receiver here was advertised for the first time, or for the first time by its
+    session's own address."""
 
     topic: str
     index: int
     address: TransportAddress
+    advertiser: str = UNKNOWN_IP
+    """The address that the advertisement came from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,8 @@ class _WantedTopic:
         self.ends_initial_phase = ends_initial_phase
         """True if the topic is queried less often once a source is known."""
         self.users = 1
-        self.known: dict[KnownSource, None] = {}
+        self.known: dict[KnownSource, str] = {}
+        """The advertiser of each source."""
 
 
 class _Queue:
@@ -261,7 +266,7 @@ class ResolutionMachine:
         """
         name = encode_topic_name(topic)
         ends_initial_phase = options.resolver_query_initial_until_resolved
-        known = self._cache.sources_of(topic, name) if self._remembers else []
+        known = self._cache.sources_of(topic, name) if self._remembers else {}
         wanted = self._wanted.get(topic)
         is_resolved = ends_initial_phase and bool(known or (wanted and wanted.known))
         settings = PhaseSettings.for_queries(options, is_resolved=is_resolved)
@@ -280,13 +285,13 @@ class ResolutionMachine:
             wanted.users += 1
         wanted.no_source_thresholds.add(options.resolution_no_source_notification_threshold)
         refused = self.counters.tr_sources_refused
-        for source in known:
-            self._report(wanted, source)
+        for source, advertiser in known.items():
+            self._report(wanted, source, advertiser)
         if not self._remembers or self.counters.tr_sources_refused > refused:
             self._cache.unsettle()  # the topic's next advertisements carry the missing sources
         if len(wanted.known) < wanted.threshold:
             self._schedule(record)
-        return [SourceFound(s.topic, s.topic_index, s.address) for s in wanted.known]
+        return [SourceFound(*source, advertiser) for source, advertiser in wanted.known.items()]
 
     def stop_query(self, topic: str) -> None:
         """Remove one receiver of the topic; after the last one, its events are no longer reported."""
@@ -372,7 +377,7 @@ class ResolutionMachine:
     def sources_of(self, topic: str) -> list[KnownSource]:
         """Return the sources in received advertisements of a topic. Any thread."""
         self._check_remembers()
-        return self._cache.sources_of(topic, encode_topic_name(topic))
+        return list(self._cache.sources_of(topic, encode_topic_name(topic)))
 
     def _check_remembers(self) -> None:
         if not self._remembers:
@@ -393,13 +398,13 @@ class ResolutionMachine:
 
     # Received records
 
-    def datagram_received(self, data: bytes, now_ns: int) -> list[ResolutionEvent]:
-        """Handle one datagram. Never raises on its content."""
+    def datagram_received(self, data: bytes, now_ns: int, sender: str = UNKNOWN_IP) -> list[ResolutionEvent]:
+        """Handle one datagram from an address. Never raises on its content."""
         self.counters.tr_dgrams_rcved += 1
         self.counters.tr_bytes_rcved += len(data)
-        intake = self._cache.take(data)
+        intake = self._cache.take(data, sender)
         if intake is not None:
-            return self._records_received(intake, now_ns)
+            return self._records_received(intake, now_ns, sender)
         datagram = decode(data)
         if isinstance(datagram, WildcardQuery):
             self._wildcard_query_received(len(datagram.patterns), now_ns)
@@ -413,7 +418,7 @@ class ResolutionMachine:
             )
         return []
 
-    def _records_received(self, intake: Intake, now_ns: int) -> list[ResolutionEvent]:
+    def _records_received(self, intake: Intake, now_ns: int, sender: str) -> list[ResolutionEvent]:
         counters = self.counters
         counters.tr_queries_rcved += intake.query_count
         counters.tr_advertisements_rcved += intake.advertisement_count
@@ -422,7 +427,7 @@ class ResolutionMachine:
         for name in intake.queries:
             self._query_received(decode_topic_name(name), now_ns)
         for raw in intake.advertisements:
-            if self._advertisement_received(decode_advertisement(raw), now_ns, events):
+            if self._advertisement_received(decode_advertisement(raw), now_ns, sender, events):
                 self._cache.settle(raw)
         return events
 
@@ -456,7 +461,7 @@ class ResolutionMachine:
             self._enqueue(source.record)
 
     def _advertisement_received(
-        self, advertisement: Advertisement, now_ns: int, events: list[ResolutionEvent]
+        self, advertisement: Advertisement, now_ns: int, sender: str, events: list[ResolutionEvent]
     ) -> bool:
         """Handle an advertisement of a joinable session; return true if repeating it would have no further effect."""
         address = advertisement.transport
@@ -470,11 +475,21 @@ class ResolutionMachine:
             return False
         matched, is_decided = self._wildcards.advertised(advertisement.topic, now_ns)
         events += matched
-        if wanted is None or source in wanted.known:
+        if wanted is None:
             return is_decided
-        if not self._report(wanted, source):
+        advertiser = wanted.known.get(source)
+        if advertiser is not None:
+            if (
+                advertiser != sender
+                and not isinstance(address, LbtipcAddress)
+                and address.source_ip == sender
+            ):
+                wanted.known[source] = sender
+                events.append(SourceFound(*source, sender))
+            return is_decided
+        if not self._report(wanted, source, sender):
             return False
-        events.append(SourceFound(source.topic, source.topic_index, address))
+        events.append(SourceFound(*source, sender))
         if len(wanted.known) >= wanted.threshold:
             wanted.record.timer.stop()
         elif wanted.ends_initial_phase:
@@ -673,7 +688,7 @@ class ResolutionMachine:
         record.gone = True
         record.timer.stop()
 
-    def _report(self, wanted: _WantedTopic, source: KnownSource) -> bool:
+    def _report(self, wanted: _WantedTopic, source: KnownSource, advertiser: str) -> bool:
         if source in wanted.known:
             return False
         if self._reported_count >= self._sources_maximum:
@@ -682,7 +697,7 @@ class ResolutionMachine:
         self.counters.tr_rcv_unresolved_topics -= not wanted.known
         wanted.record.unanswered = 0
         self._wildcards.has_source(source.topic)
-        wanted.known[source] = None
+        wanted.known[source] = advertiser
         self._reported_count += 1
         return True
 

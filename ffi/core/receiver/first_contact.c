@@ -2,71 +2,115 @@
 
 static const int64_t INTERVAL_MIN_NS = 100000000;
 static const int64_t INTERVAL_MAX_NS = 10000000000;
-static const int64_t EARN_NS = 1000000000 / UM_CONTACT_BUDGET_PER_S;
+static const int64_t NS_PER_S = 1000000000;
+static const um_ip OTHERS = {0};
 
-static um_contact *find(um_first_contacts *contacts, um_ip ip)
+/* An entry that was never contacted is replaced before any other, so refused attempts forget nothing. */
+static um_contact *find(um_contact *table, um_ip target, um_ip advertiser)
 {
-    um_contact *oldest = &contacts->table[0];
+    um_contact *oldest = &table[0];
     for (uint32_t i = 0; i < UM_CONTACTS_MAX; i++) {
-        um_contact *contact = &contacts->table[i];
-        if (um_ip_equal(contact->ip, ip))
+        um_contact *contact = &table[i];
+        if (um_ip_equal(contact->target, target) && um_ip_equal(contact->advertiser, advertiser))
             return contact;
-        if (!um_ip_is_set(oldest->ip))
-            continue;
-        if (!um_ip_is_set(contact->ip) || contact->contacted_ns < oldest->contacted_ns)
+        if (contact->contacted_ns < oldest->contacted_ns)
             oldest = contact;
     }
-    *oldest = (um_contact){.ip = ip};
+    *oldest = (um_contact){.target = target, .advertiser = advertiser};
     return oldest;
 }
 
-static void earn(um_first_contacts *contacts, int64_t now_ns)
+static void earn(um_contact_budget *budget, int64_t per_s, int64_t now_ns)
 {
-    if (contacts->spent == 0 || now_ns < contacts->earned_ns) {
-        contacts->earned_ns = now_ns;
+    int64_t earn_ns = NS_PER_S / per_s;
+    if (budget->spent == 0 || now_ns < budget->earned_ns) {
+        budget->earned_ns = now_ns;
         return;
     }
-    int64_t earned = (now_ns - contacts->earned_ns) / EARN_NS;
-    contacts->earned_ns += earned * EARN_NS;
-    contacts->spent -= earned < contacts->spent ? (uint32_t)earned : contacts->spent;
+    int64_t earned = (now_ns - budget->earned_ns) / earn_ns;
+    budget->earned_ns += earned * earn_ns;
+    budget->spent -= earned < budget->spent ? (uint32_t)earned : budget->spent;
 }
 
-static int64_t interval_ns(const um_contact *contact)
+/* A budget of which less is spent is replaced first: little is forgotten. */
+static um_contact_budget *find_budget(um_first_contacts *contacts, um_ip advertiser)
 {
-    uint32_t beyond = contact->attempts - UM_CONTACT_FREE_ATTEMPTS;
-    return beyond < 7 ? INTERVAL_MIN_NS << beyond : INTERVAL_MAX_NS;
+    um_contact_budget *least = &contacts->advertisers[0];
+    for (uint32_t i = 0; i < UM_CONTACTS_MAX; i++) {
+        um_contact_budget *budget = &contacts->advertisers[i];
+        if (um_ip_equal(budget->advertiser, advertiser))
+            return budget;
+        if (budget->spent < least->spent || (budget->spent == least->spent && budget->earned_ns < least->earned_ns))
+            least = budget;
+    }
+    *least = (um_contact_budget){.advertiser = advertiser};
+    return least;
 }
 
-int64_t um_first_contact_wait_ns(um_first_contacts *contacts, um_ip ip, int64_t now_ns)
+static void return_charges(um_contact_budget *budget, uint32_t charged)
 {
-    um_contact *contact = find(contacts, ip);
-    if (contact->has_answered)
-        return 0;
-    if (now_ns < contact->next_ns)
-        return contact->next_ns - now_ns < INTERVAL_MIN_NS ? contact->next_ns - now_ns : INTERVAL_MIN_NS;
-    earn(contacts, now_ns);
-    if (contact->attempts > 0 && contacts->spent >= UM_CONTACT_BUDGET_MAX)
-        return EARN_NS;
-    contacts->spent += contact->attempts++ > 0;
+    budget->spent -= charged < budget->spent ? charged : budget->spent;
+}
+
+static void count(um_contact *contact, uint32_t free_attempts, int64_t now_ns)
+{
     contact->contacted_ns = now_ns;
-    if (contact->attempts >= UM_CONTACT_FREE_ATTEMPTS)
-        contact->next_ns = now_ns + interval_ns(contact);
-    return 0;
+    if (++contact->attempts < free_attempts)
+        return;
+    uint32_t beyond = contact->attempts - free_attempts;
+    contact->next_ns = now_ns + (beyond < 7 ? INTERVAL_MIN_NS << beyond : INTERVAL_MAX_NS);
 }
 
-void um_first_contact_accepted(um_first_contacts *contacts, um_ip ip)
+static void count_accepted(um_contact *contact, uint32_t free_attempts)
 {
-    um_contact *contact = find(contacts, ip);
     contact->attempts -= contact->attempts > 1;
-    if (contact->attempts < UM_CONTACT_FREE_ATTEMPTS)
+    if (contact->attempts < free_attempts)
         contact->next_ns = 0;
 }
 
-void um_first_contact_answered(um_first_contacts *contacts, um_ip ip, int64_t now_ns)
+int64_t um_first_contact_wait_ns(um_first_contacts *contacts, um_ip target, um_ip advertiser, int64_t now_ns)
 {
-    um_contact *contact = find(contacts, ip);
-    uint32_t charged = contact->has_answered || contact->attempts == 0 ? 0 : contact->attempts - 1;
-    contacts->spent -= charged < contacts->spent ? charged : contacts->spent;
-    contact->has_answered = true;
-    contact->contacted_ns = now_ns;
+    um_contact *others = find(contacts->targets, target, OTHERS);
+    if (others->has_answered)
+        return 0;
+    bool is_own = um_ip_equal(target, advertiser);
+    um_contact *pair = find(contacts->pairs, target, advertiser);
+    int64_t next_ns = is_own || pair->next_ns > others->next_ns ? pair->next_ns : others->next_ns;
+    if (now_ns < next_ns)
+        return next_ns - now_ns < INTERVAL_MIN_NS ? next_ns - now_ns : INTERVAL_MIN_NS;
+    um_contact_budget *budget = find_budget(contacts, advertiser);
+    earn(budget, UM_CONTACT_BUDGET_PER_S, now_ns);
+    earn(&contacts->all, UM_CONTACT_ALL_PER_S, now_ns);
+    bool is_charged = (is_own ? pair : others)->attempts > 0;
+    if (is_charged && (budget->spent >= UM_CONTACT_BUDGET_MAX || contacts->all.spent >= UM_CONTACT_ALL_MAX))
+        return NS_PER_S / UM_CONTACT_BUDGET_PER_S;
+    budget->spent += is_charged;
+    contacts->all.spent += is_charged;
+    pair->charged += is_charged;
+    count(pair, UM_CONTACT_FREE_ATTEMPTS, now_ns);
+    if (!is_own)
+        count(others, UM_CONTACT_TARGET_FREE_ATTEMPTS, now_ns);
+    return 0;
+}
+
+void um_first_contact_accepted(um_first_contacts *contacts, um_ip target, um_ip advertiser)
+{
+    count_accepted(find(contacts->pairs, target, advertiser), UM_CONTACT_FREE_ATTEMPTS);
+    if (!um_ip_equal(target, advertiser))
+        count_accepted(find(contacts->targets, target, OTHERS), UM_CONTACT_TARGET_FREE_ATTEMPTS);
+}
+
+void um_first_contact_answered(um_first_contacts *contacts, um_ip target, int64_t now_ns)
+{
+    um_contact *others = find(contacts->targets, target, OTHERS);
+    others->has_answered = true;
+    others->contacted_ns = now_ns;
+    for (uint32_t i = 0; i < UM_CONTACTS_MAX; i++) {
+        um_contact *pair = &contacts->pairs[i];
+        if (!um_ip_equal(pair->target, target))
+            continue;
+        return_charges(find_budget(contacts, pair->advertiser), pair->charged);
+        return_charges(&contacts->all, pair->charged);
+        *pair = (um_contact){0};
+    }
 }

@@ -79,6 +79,7 @@ typedef struct um_receiver_session_claims {
 
 typedef struct um_receiver_session_config {
     um_session_id id;
+    um_ip advertiser;               /* who named the source (first_contact.h); unset: unknown */
     int64_t nak_initial_backoff_ns; /* 0: NAK at once */
     int64_t nak_backoff_ns;
     int64_t nak_suppress_ns;
@@ -221,7 +222,8 @@ static inline int64_t um_receiver_session_contact_wait_ns(um_receiver_session *s
 {
     if (UM_LIKELY(session->is_active) || session->contacts == NULL)
         return 0;
-    return um_first_contact_wait_ns(session->contacts, session->config.id.source.ip, now_ns);
+    return um_first_contact_wait_ns(session->contacts, session->config.id.source.ip, session->config.advertiser,
+                                    now_ns);
 }
 
 /* Sends a NAK or status message to the source. It is not repeated if the link does not accept it. */

@@ -20,6 +20,7 @@ typedef struct source {
     um_session_id session;
     uint32_t topic_index;
     bool was_repeated;  /* advertised again since it was added or spared */
+    bool is_own;        /* the session's own address has advertised it */
     uint8_t name_bytes; /* 0: free */
     uint8_t name[UM_LBMR_NAME_BYTES_MAX];
 } source;
@@ -34,6 +35,7 @@ typedef struct links {
     uint32_t older;
     uint32_t newer;
     bool is_head;
+    um_ip advertiser;
 } links;
 
 struct um_resolver_cache {
@@ -328,7 +330,7 @@ static void join_topic(um_resolver_cache *cache, uint32_t number, um_lbmr_name t
         push_head(cache, number);
 }
 
-static uint32_t insert(um_resolver_cache *cache, const arrival *found)
+static uint32_t insert(um_resolver_cache *cache, const arrival *found, um_ip advertiser)
 {
     um_lbmr_name topic = found->advertisement.topic;
     uint32_t number = take_number(cache);
@@ -340,11 +342,13 @@ static uint32_t insert(um_resolver_cache *cache, const arrival *found)
     one->settled_in = 0;
     one->session = found->advertisement.session;
     one->topic_index = found->advertisement.topic_index;
+    one->is_own = um_ip_equal(advertiser, one->session.source.ip);
     one->was_repeated = false;
     one->name_bytes = (uint8_t)topic.bytes;
     memcpy(one->name, topic.text, topic.bytes);
     push_source(cache, number);
     join_topic(cache, number, topic, found->topic_hash);
+    cache->links[number].advertiser = advertiser;
     make_newest(cache, number);
     cache->count++;
     return number;
@@ -367,7 +371,7 @@ static bool take_last(um_resolver_cache *cache, const arrival *found, uint32_t n
 }
 
 /* Handles an advertisement. Returns true if it is passed to the owner. */
-static bool take_source(um_resolver_cache *cache, const arrival *found)
+static bool take_source(um_resolver_cache *cache, const arrival *found, um_ip advertiser)
 {
     uint64_t options_hash = hash_of_options(cache, &found->advertisement);
     uint32_t number = find(cache, &found->advertisement, found->hash);
@@ -376,10 +380,15 @@ static bool take_source(um_resolver_cache *cache, const arrival *found)
     bool had_options = cache->has_evicted_options;
     bool is_new = number == NONE;
     if (is_new)
-        number = insert(cache, found);
+        number = insert(cache, found, advertiser);
     source *one = &cache->sources[number];
     if (!is_new) {
         one->was_repeated = true;
+        if (UM_UNLIKELY(!one->is_own) && um_ip_equal(advertiser, one->session.source.ip)) {
+            one->is_own = true;
+            one->settled_in = 0;
+            cache->links[number].advertiser = advertiser;
+        }
         if (one->settled_in == cache->round && one->options_hash == options_hash)
             return false;
         had_options = one->options_hash != 0;
@@ -427,7 +436,7 @@ static bool read_arrival(const um_resolver_cache *cache, um_lbmr_reader *reader,
     return false;
 }
 
-static void take_advertisements(um_resolver_cache *cache, um_lbmr_reader *reader, const uint8_t *data,
+static void take_advertisements(um_resolver_cache *cache, um_lbmr_reader *reader, const uint8_t *data, um_ip advertiser,
                                 um_resolver_intake *intake)
 {
     arrival found[AT_ONCE];
@@ -441,12 +450,13 @@ static void take_advertisements(um_resolver_cache *cache, um_lbmr_reader *reader
             um_prefetch((const uint8_t *)first, 2 * UM_CACHE_LINE_BYTES);
         }
         for (uint32_t i = 0; i < count; i++)
-            if (take_source(cache, &found[i]))
+            if (take_source(cache, &found[i], advertiser))
                 note(intake, data, found[i].start, found[i].bytes);
     } while (count == AT_ONCE);
 }
 
-bool um_resolver_cache_take(um_resolver_cache *cache, const uint8_t *data, uint32_t bytes, um_resolver_intake *intake)
+bool um_resolver_cache_take(um_resolver_cache *cache, const uint8_t *data, uint32_t bytes, um_ip advertiser,
+                            um_resolver_intake *intake)
 {
     um_lbmr_reader reader;
     if (bytes > UM_LBMR_DATAGRAM_BYTES_MAX || !um_lbmr_check(&reader, data, bytes))
@@ -457,7 +467,7 @@ bool um_resolver_cache_take(um_resolver_cache *cache, const uint8_t *data, uint3
     intake->owner_queries = 0;
     intake->owner_records = 0;
     take_queries(cache, &reader, data, intake);
-    take_advertisements(cache, &reader, data, intake);
+    take_advertisements(cache, &reader, data, advertiser, intake);
     return true;
 }
 
@@ -532,7 +542,7 @@ uint32_t um_resolver_cache_sources_of(const um_resolver_cache *cache, const uint
     do {
         const source *one = &cache->sources[at];
         if (count < space)
-            found[count] = (um_known_source){one->session, one->topic_index};
+            found[count] = (um_known_source){one->session, cache->links[at].advertiser, one->topic_index};
         count++;
         at = cache->links[at].next_of_topic;
     } while (at != head);

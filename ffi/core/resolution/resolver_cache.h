@@ -7,6 +7,7 @@
  *                      the topic may have a receiver here, or the advertisement has or had options, or it is new while
  *                      `needs_all`: added and passed to the owner, again each time until the owner settles it
  *                      any other: added, and settled at once
+ *                      first time that a session's own address advertises it: as if not settled
  *     the last one     (TTL 0) removed; passed to the owner under the same conditions
  *     not joinable     counted
  *
@@ -44,6 +45,7 @@ typedef struct um_resolver_intake {
 /* A source of a topic. */
 typedef struct um_known_source {
     um_session_id session;
+    um_ip advertiser; /* that of um_resolver_cache_take */
     uint32_t topic_index;
 } um_known_source;
 
@@ -52,9 +54,10 @@ size_t um_resolver_cache_footprint(uint32_t sources_max);
 /* memory: zeroed. `key`: secret and random, so that topics cannot be crafted to share a bucket. */
 um_resolver_cache *um_resolver_cache_init(void *memory, uint32_t sources_max, um_siphash_key key);
 
-/* Handles a whole datagram of queries and advertisements. Returns false, without a change, if it is malformed or
- * of another type. */
-bool um_resolver_cache_take(um_resolver_cache *cache, const uint8_t *data, uint32_t bytes, um_resolver_intake *intake);
+/* Handles a whole datagram of queries and advertisements from `advertiser`. Returns false, without a change, if it is
+ * malformed or of another type. A source keeps its first advertiser, until its own address advertises it. */
+bool um_resolver_cache_take(um_resolver_cache *cache, const uint8_t *data, uint32_t bytes, um_ip advertiser,
+                            um_resolver_intake *intake);
 
 /* Settles an advertisement: the owner has handled it, and it is not passed to the owner again until it changes.
  * `record`: its bytes in the datagram. */
