@@ -48,7 +48,7 @@ TOP_LEVEL_DOTTED = {
 # The layers of umstack, from the top: a module imports from its own layer and from those below it.
 LAYERS = (
     {"cli", "__main__"},
-    {"demo", "bench", "monitor", "report", "spark", "analysis", "facts"},
+    {"demo", "bench", "monitor", "pipeline", "report", "spark", "analysis", "facts"},
     {"recorder", "files", "lab", "sim", "trace", "scapy"},
     # the public API
     {

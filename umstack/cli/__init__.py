@@ -38,6 +38,7 @@ COMMANDS = {
     "capture": "Capture the traffic of an interface to pcapng files.",
     "record": "Record topics to Parquet files or to a journal.",
     "report": "Report on loss, recovery and rates in captures.",
+    "pipeline": "Fill a folder of tables from captures as they grow.",
     "monitor": "Watch a folder of captures as it grows.",
     "decode": "Show the packets of captures, or convert them to Parquet.",
     "demo": "Multicast a file tree to three subscribers across a lossy switch.",

@@ -30,14 +30,21 @@ _EXAMPLES = """\b
 Examples:
   umstack report capture.pcapng --out report
   umstack report captures/ --out report --mtu 9000
+  umstack report --tables tables --out report
   umstack report '/shared/captures/*.pcap.gz' --out /shared/report --master spark://head:7077
 """
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...")
+@click.argument("captures", nargs=-1, metavar="[CAPTURE...]")
 @click.option(
     "--out", type=click.Path(file_okay=False), required=True, help="Directory for the page and its tables."
+)
+@click.option(
+    "--tables",
+    "tables_folder",
+    type=click.Path(file_okay=False),
+    help="Read the tables of umstack pipeline instead of captures.",
 )
 @click.option("--master", help="Spark master. Default: run locally without Spark.")
 @click.option(
@@ -61,6 +68,7 @@ Examples:
 def command(
     captures: tuple[str, ...],
     out: str,
+    tables_folder: str | None,
     master: str | None,
     mtu: int,
     expected_loss: float | None,
@@ -73,13 +81,19 @@ def command(
 
     Writes OUT/report.html, one page with plots and findings in sentences, and every table behind it as Parquet in OUT.
     """
+    if bool(captures) == bool(tables_folder):
+        raise click.UsageError("name captures, or --tables with the folder of umstack pipeline")
+    if tables_folder is not None and (master or driver_memory or hardware_times or table_format != "parquet"):
+        raise click.UsageError(
+            "--tables cannot be used with --master, --driver-memory, --hardware-times or --format"
+        )
     try:
         import pyarrow
 
         if master is None and driver_memory is None and table_format == "parquet":
             _without_pandas(pyarrow)
 
-        from umstack.report import ReportOptions, make_report, outputs
+        from umstack.report import ReportOptions, make_report, make_report_of_tables, outputs
     except ImportError as error:
         raise Unsupported(f"reports need {error.name}", hint="pip install 'umstack[report]'") from None
 
@@ -98,7 +112,10 @@ def command(
     pyarrow.set_memory_pool(pyarrow.system_memory_pool())
     try:
         with terminable(), _display(_SPARK if options.uses_spark else _FACTS) as display:
-            report = make_report(captures, out, options, display.show_step, display.show_tasks)
+            if tables_folder is not None:
+                report = make_report_of_tables(tables_folder, out, options, display.show_step)
+            else:
+                report = make_report(captures, out, options, display.show_step, display.show_tasks)
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED_STATUS) from None
     if as_json:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -26,13 +23,13 @@ from umstack.monitor.window_findings import TRAFFIC
 from umstack.spark import UmpcapDataSource
 from umstack.spark.driver_folder import driver_folder
 from umstack.spark.spark_session import DEFAULT_DRIVER_MEMORY, spark_session
+from umstack.spark.streaming_query import wait_for_end, wait_for_existing
 from umstack.spark.table_format import PARQUET, append_table
 
 _QUERY = "findings"
 _EARLIER_QUERIES = ("traffic", "incidents")
 """Queries of an earlier version, which had several."""
-_LOOK_SECONDS = 0.2
-_RAISED = re.compile(r"^[\w.]+(?:Error|Exception|Failure): .*", re.MULTILINE)
+_FAILED = ("monitoring", "use --checkpoint to resume where it stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,43 +90,11 @@ def monitor(
         started()
         try:
             if not options.once:
-                _wait(query, stop)
-            elif _take_in(query, stop):
+                wait_for_end(query, stop, *_FAILED)
+            elif wait_for_existing(query, stop, *_FAILED):
                 reporter.finish()
         finally:
             query.stop()
-
-
-def _take_in(query: StreamingQuery, stop: threading.Event) -> bool:
-    """Wait until all existing data is processed, in a thread because it may take long. False if stopped."""
-    with ThreadPoolExecutor(1) as pool:
-        taking = pool.submit(query.processAllAvailable)
-        while not stop.wait(_LOOK_SECONDS) and not taking.done():
-            pass
-        if not taking.done():
-            query.stop()
-            return False
-        try:
-            taking.result()
-        except PySparkException as error:
-            raise _failure(error) from error
-        return True
-
-
-def _wait(query: StreamingQuery, stop: threading.Event) -> None:
-    while query.isActive:
-        if stop.wait(_LOOK_SECONDS):
-            return
-    if (error := query.exception()) is not None:
-        raise _failure(error) from error
-
-
-def _failure(error: Exception) -> SystemFailure:
-    """Return the error that ended a query, as one line: the exception of a Python traceback, else the first line."""
-    text = str(error) or type(error).__name__
-    raised = _RAISED.findall(text) if "Traceback (most recent call last)" in text else []
-    line = raised[-1] if raised else text.splitlines()[0]
-    return SystemFailure(f"monitoring ended: {line}", hint="use --checkpoint to resume where it stopped")
 
 
 def sinks_for(options: MonitorOptions, say: Callable[[str], None]) -> list[Sink]:

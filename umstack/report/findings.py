@@ -93,6 +93,11 @@ def window_findings(summary: Summary) -> list[Finding]:
     return _by_severity(rules, summary)
 
 
+def findings_of_no_session(summary: Summary) -> list[Finding]:
+    """Return the findings on everything that belongs to no session: fetched messages, fragments, damage and notes."""
+    return _by_severity((_recoveries, _fragments, _malformed, _notes), summary)
+
+
 def _by_severity(rules: Rules, summary: Summary) -> list[Finding]:
     found = [finding for rule in rules for finding in rule(summary)]
     return sorted(found, key=lambda finding: finding.severity)

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,8 +118,66 @@ def make_report(
     On a cluster the captures and `out` must be on storage that all workers reach by the same path.
     """
     chosen = options or ReportOptions()
-    began = time.monotonic()
     files = capture_files(captures)
+
+    def tables_of_captures(folder: Path, steps: _Steps) -> _Analysed:
+        make = _by_spark(folder, files, chosen, steps) if chosen.uses_spark else _alone(files, chosen, steps)
+        return _Analysed(*make, files)
+
+    return _made(out, chosen, _Steps(progress, on_tasks), tables_of_captures)
+
+
+def make_report_of_tables(
+    tables: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    options: ReportOptions | None = None,
+    progress: Progress = _silent,
+) -> Report:
+    """Write the report on the captures of a pipeline from its folder of tables, without reading the captures.
+
+    Args:
+        tables: The folder that `umstack pipeline` fills.
+        out: Folder for the page and the tables of the report.
+        options: `expected_loss`; MTU and hardware times are those of the pipeline, and Spark is not used.
+        progress: Called for each step.
+
+    Returns:
+        The report, as `make_report` returns it for the captures.
+
+    Raises:
+        TablesError: The folder has no tables, those of a newer version, or a batch was interrupted.
+
+    Example:
+        >>> from umstack.report import make_report_of_tables
+        >>> make_report_of_tables("tables", "report").findings    # doctest: +SKIP
+    """
+    from umstack.pipeline.read_back import read_tables
+
+    def tables_of_pipeline(_folder: Path, steps: _Steps) -> _Analysed:
+        steps.begin("tables")
+        found, packets, files, _ = read_tables(tables)
+        return _Analysed(found, packets, files)
+
+    chosen = replace(options or ReportOptions(), engine="alone")
+    return _made(out, chosen, _Steps(progress, _silent), tables_of_pipeline)
+
+
+@dataclass(frozen=True, slots=True)
+class _Analysed:
+    """Tables, the number of packets, and the names of the captures."""
+
+    tables: Tables
+    packets: int
+    files: list[str]
+
+
+def _made(
+    out: str | os.PathLike[str],
+    chosen: ReportOptions,
+    steps: _Steps,
+    analyse: Callable[[Path, _Steps], _Analysed],
+) -> Report:
+    began = time.monotonic()
     folder = Path(out).resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -129,27 +187,23 @@ def make_report(
         raise ReportError(
             f"{folder} cannot be written: {error.strerror}", hint="name a folder that you may write to"
         ) from error
-    steps = _Steps(progress, on_tasks)
     try:
-        if chosen.uses_spark:
-            tables, packets = _by_spark(folder, files, chosen, steps)
-        else:
-            tables, packets = _alone(files, chosen, steps)
+        analysed = analyse(folder, steps)
         if not chosen.needs_spark_to_write:
             steps.begin("write")
-            _written(folder, tables)
-        summary = _summarised(tables, files)
+            _written(folder, analysed.tables)
+        summary = _summarised(analysed.tables, analysed.files)
         summary.expected_loss = chosen.expected_loss
         steps.begin("page")
         found = findings(summary)
-        named = [shown(file) for file in files]
+        named = [shown(file) for file in analysed.files]
         _write(folder / PAGE, page(summary, found, named, metadata.version("umstack")))
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise _no_space(steps.under_way) from error
         raise
     took = steps.end()
-    return Report(folder / PAGE, named, packets, time.monotonic() - began, found, summary, took)
+    return Report(folder / PAGE, named, analysed.packets, time.monotonic() - began, found, summary, took)
 
 
 class _Steps:

@@ -15,7 +15,7 @@ from pyspark.daemon import manager
 # its process can be forked.
 for needed in (
     "pandas",
-    "umstack.analysis.tables",
+    "umstack.pipeline.derive",
     "umstack.spark.umpcap_stream",
     "umstack.spark.live_source",
 ):

@@ -1,0 +1,272 @@
+"""The files of a pipeline without Spark: batches, crashes between any two file operations, compaction, versions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("polars")
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from polars.testing import assert_frame_equal
+
+from umstack.analysis.tables import Tables, tables_of
+from umstack.capture import split
+from umstack.capture.generate import Traffic, generate
+from umstack.facts.facts import Facts, facts_of
+from umstack.facts.kinds import SESSION
+from umstack.facts.packed import packed
+from umstack.pipeline import parts, table_schema
+from umstack.pipeline.derive import derive_session, take_batch
+from umstack.pipeline.layout import BRONZE, DAY_NS, FACTS, SILVER, Layout, Settings, TablesError, opened
+from umstack.pipeline.maintenance import compact_all, derive_again, write_empty_tables
+from umstack.pipeline.read_back import read_tables
+from umstack.pipeline.table_schema import markdown, schemas
+
+ROOT = Path(__file__).parents[2]
+DAY = date(2026, 3, 4)
+START_NS = int((DAY - date(1970, 1, 1)).days) * DAY_NS
+SETTINGS = Settings("captures")
+
+
+def _capture(folder: Path, start_ns: int = START_NS, **changed: Any) -> str:
+    traffic = Traffic(
+        seed=8, sessions=2, receivers=2, loss=0.02, datagrams_per_second=500, start_ns=start_ns, **changed
+    )
+    return str(generate(folder / f"switch-{start_ns // DAY_NS % 10_000:04}.pcap", 1500, traffic).path)
+
+
+def _packed(facts: Facts) -> pa.Table:
+    """Facts of one day, as the stream has them in a batch; notes and packets without a time have day 0."""
+    first = min((int(frame["first_ns"].min()) for frame in [facts.counts] if len(frame)), default=0)
+    return packed(facts, first // DAY_NS * DAY_NS)
+
+
+def _batches(capture: str, part_bytes: int = 250_000) -> list[pa.Table]:
+    return [_packed(facts_of([part])) for part in split(capture, part_bytes)]
+
+
+def _made(root: Path) -> Layout:
+    layout = Layout(root)
+    layout.state.mkdir(parents=True)
+    write_empty_tables(layout)
+    layout.save(SETTINGS)
+    return layout
+
+
+def _take(layout: Layout, number: int, rows: pa.Table) -> None:
+    for key in sorted({(row["publisher"], row["session_id"]) for row in rows.select(SESSION).to_pylist()}):
+        is_own = pc.and_(pc.equal(rows["publisher"], key[0]), pc.equal(rows["session_id"], key[1]))
+        take_batch(layout, SETTINGS, key, number, rows.filter(is_own))
+
+
+def _equal(made: Tables, wanted: Tables) -> None:
+    assert made.keys() == wanted.keys()
+    for name, table in wanted.items():
+        # The last bits of floats depend on how many rows Polars computes at once.
+        assert_frame_equal(made[name], table, rel_tol=1e-12, abs_tol=0)
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a capture of one day with two sessions."""
+    return _capture(tmp_path_factory.mktemp("capture"))
+
+
+@pytest.fixture(scope="module")
+def wanted(capture: str) -> Tables:
+    """Return the tables of a report on it."""
+    return tables_of(facts_of([capture]))
+
+
+def test_tables_of_batches_in_any_order_are_those_of_the_report(
+    tmp_path: Path, capture: str, wanted: Tables
+) -> None:
+    """Each batch is added, some twice; enough of them for a compaction on the way."""
+    layout, batches = _made(tmp_path / "tables"), _batches(capture, 100_000)
+    assert len(batches) > parts.PARTS_MAX
+    for number, rows in reversed(list(enumerate(batches))):
+        _take(layout, number, rows)
+        if number % 3 == 0:
+            _take(layout, number, rows)
+    tables, packets, _, settings = read_tables(layout.root)
+    _equal(tables, wanted)
+    assert packets == 1500
+    assert settings == SETTINGS
+    session = next(name for name in layout.sessions() if name != "none")
+    files = list(layout.partition(BRONZE, FACTS, DAY, session).iterdir())
+    assert len(files) < parts.PARTS_MAX
+
+
+class _Killed(Exception):
+    """Stands for the end of the process."""
+
+
+class _Crash:
+    """Ends the process before or after the file operation with this number, as SIGKILL may."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = 0
+        self._patch(monkeypatch, "replace")
+        self._patch(monkeypatch, "unlink")
+
+    def _patch(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        real = getattr(Path, name)
+
+        def counted(path: Path, *arguments: Any, **named: Any) -> Any:
+            self._count()
+            done = real(path, *arguments, **named)
+            self._count()
+            return done
+
+        monkeypatch.setattr(Path, name, counted)
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise _Killed
+
+
+def test_a_batch_killed_at_any_file_operation_and_repeated_counts_once(
+    tmp_path: Path, capture: str, wanted: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every point of a crash, within compaction as well: the repeated batch completes the tables."""
+    monkeypatch.setattr(parts, "PARTS_MAX", 2)
+    batches = _batches(capture, 800_000)
+    assert len(batches) >= 3
+    crash, crashes, at = _Crash(monkeypatch), 0, 1
+    is_over = False
+    while not is_over:
+        layout = _made(tmp_path / f"tables-{at}")
+        is_over = True
+        for number, rows in enumerate(batches):
+            crash.left = at if number == 2 else 0
+            try:
+                _take(layout, number, rows)
+            except _Killed:
+                crashes, is_over = crashes + 1, False
+                crash.left = 0
+                _take(layout, number, rows)
+        crash.left = 0
+        _equal(read_tables(layout.root)[0], wanted)
+        # The first operations are those on facts, also their compaction; the others write tables.
+        at += 1 if at < 12 else 61
+    assert crashes > 12
+
+
+def test_a_new_day_changes_its_own_files_only(tmp_path: Path) -> None:
+    """A session of another day is not derived again; a day between two joins them, as a report on all three does."""
+    layout = _made(tmp_path / "tables")
+    starts = [START_NS + day * DAY_NS for day in (0, 2, 1)]
+    captures = [_capture(tmp_path, start_ns=start) for start in starts]
+    for number, capture in enumerate(captures[:2]):
+        before = {file: file.stat().st_mtime_ns for file in layout.root.glob("*/*/date=2026-03-04/*/*")}
+        _take(layout, number, _packed(facts_of([capture])))
+        assert number == 0 or len(before) > 20
+        assert all(file.stat().st_mtime_ns == changed for file, changed in before.items())
+        _equal(read_tables(layout.root)[0], tables_of(facts_of(captures[: number + 1])))
+    _take(layout, 2, _packed(facts_of([captures[2]])))
+    _equal(read_tables(layout.root)[0], tables_of(facts_of(captures)))
+    days = sorted({folder.name for folder in layout.table(SILVER, "losses").glob("date=*")})
+    assert days == ["date=1970-01-01", "date=2026-03-04", "date=2026-03-05", "date=2026-03-06"]
+
+
+def test_compaction_leaves_one_file_of_the_same_facts(tmp_path: Path, capture: str, wanted: Tables) -> None:
+    """`--compact` and `--derive-again` change nothing in the tables."""
+    layout, batches = _made(tmp_path / "tables"), _batches(capture)
+    for number, rows in enumerate(batches):
+        _take(layout, number, rows)
+    before, after = compact_all(layout.root)
+    assert before > after == len(list(layout.table(BRONZE, FACTS).rglob("part-*.parquet")))
+    for file in layout.root.glob("silver/*/*/*/rows.parquet"):
+        file.unlink()
+    assert derive_again(layout.root) == len(layout.sessions())
+    _equal(read_tables(layout.root)[0], wanted)
+    # A batch that is repeated after its file was merged counts once.
+    _take(layout, len(batches) - 1, batches[-1])
+    _equal(read_tables(layout.root)[0], wanted)
+
+
+def test_an_older_file_lacks_a_column_and_a_newer_folder_is_refused(tmp_path: Path, capture: str) -> None:
+    """A missing column is null until the tables are derived again."""
+    layout = _made(tmp_path / "tables")
+    for number, rows in enumerate(_batches(capture)):
+        _take(layout, number, rows)
+    for file in layout.table(SILVER, "sessions").rglob("rows.parquet"):
+        pq.write_table(pq.read_table(file, partitioning=None).drop_columns(["restarts"]), file)
+    assert read_tables(layout.root)[0]["sessions"]["restarts"].null_count() == 2
+    derive_again(layout.root)
+    assert read_tables(layout.root)[0]["sessions"]["restarts"].to_list() == [0, 0]
+    written = json.loads((layout.state / "layout.json").read_text())
+    (layout.state / "layout.json").write_text(json.dumps(written | {"version": 2}))
+    for refused in (lambda: opened(layout.root), lambda: read_tables(layout.root)):
+        with pytest.raises(TablesError, match="have version 2"):
+            refused()
+
+
+def test_an_unfinished_batch_and_a_second_writer_are_refused(tmp_path: Path) -> None:
+    """Readers of all tables wait for a batch, and do not read half of one; a folder without tables is an error."""
+    layout = _made(tmp_path / "tables")
+    with layout.owned(), pytest.raises(TablesError, match="another process"), layout.owned():
+        pass
+    with pytest.raises(_Killed), layout.changing():
+        raise _Killed
+    with pytest.raises(TablesError, match="interrupted"):
+        read_tables(layout.root)
+    with layout.changing():
+        pass
+    assert read_tables(layout.root)[1] == 0
+    with pytest.raises(TablesError, match="has no tables"):
+        read_tables(tmp_path)
+
+
+def test_every_column_has_a_note_and_the_page_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/tables.md is generated; a note on a missing column, or a column without one, fails."""
+    page = (ROOT / "docs" / "tables.md").read_text()
+    assert markdown() in page, (
+        "run: python -m umstack.pipeline.table_schema, and paste it into docs/tables.md"
+    )
+    for tables in schemas().values():
+        for name, schema in tables.items():
+            for field in schema:
+                unit = field.metadata.get(b"unit", b"").decode()
+                assert field.metadata[b"comment"], f"{name}.{field.name}"
+                assert not field.name.endswith("_ns") or unit.startswith("ns"), f"{name}.{field.name}"
+                assert not field.name.endswith("_bytes") or unit == "bytes", f"{name}.{field.name}"
+    monkeypatch.setitem(table_schema._SILVER, "losses", ("loss", {"no_such": ("nothing", "")}))
+    schemas.cache_clear()
+    with pytest.raises(LookupError, match="no_such"):
+        schemas()
+
+
+@pytest.fixture(autouse=True)
+def _forget_schemas() -> Iterator[None]:
+    yield
+    schemas.cache_clear()
+
+
+def test_rollups_add_up_to_the_silver_tables(tmp_path: Path, capture: str, wanted: Tables) -> None:
+    """Losses per day and receiver, messages per day and topic."""
+    layout = _made(tmp_path / "tables")
+    _take(layout, 0, _packed(facts_of([capture])))
+
+    def gold(name: str) -> pl.DataFrame:
+        return pl.read_parquet(str(layout.root / "gold" / name / "**" / "rows.parquet"))
+
+    lost = wanted["losses"].group_by("receiver").agg(lost=pl.len()).sort("receiver")
+    rolled = gold("receiver_days").group_by("receiver").agg(pl.col("lost").sum()).sort("receiver")
+    assert rolled["lost"].to_list() == lost["lost"].to_list()
+    assert gold("topic_days")["messages"].sum() == wanted["topics"]["messages"].sum()
+    assert gold("session_days")["lost"].sum() == len(wanted["losses"])
+    derive_session(layout, SETTINGS, ("10.0.0.1", gold("session_days")["session_id"].min()))
+    assert set(gold("findings")["severity"]) <= {"bad", "worth_a_look", "good", "note"}
+    assert len(gold("findings")) > 3

@@ -1,0 +1,142 @@
+"""`umstack pipeline`: fills a folder of tables from captures, with Spark, once or as they grow."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+
+from umstack.cli.interruption import INTERRUPTED_STATUS, stoppable, terminable
+from umstack.cli.meter import Meter
+from umstack.cli.stack_options import JSON_OPTION
+from umstack.errors import Unsupported
+
+if TYPE_CHECKING:
+    from umstack.pipeline.run import PipelineOptions, Progress
+
+_EXAMPLES = """\b
+Examples:
+  umstack pipeline captures/ --tables tables --once
+  umstack pipeline captures/ --tables tables --interval 5
+  umstack pipeline --tables tables --compact
+  umstack pipeline --tables tables --derive-again --mtu 9000
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("captures", required=False, metavar="[FOLDER]")
+@click.option(
+    "--tables",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the tables and of the pipeline's state.",
+)
+@click.option("--once", is_flag=True, help="Process the existing captures and exit.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0),
+    default=10.0,
+    show_default=True,
+    help="Seconds from the start of a batch to the next one.",
+)
+@click.option("--mtu", type=click.IntRange(576, 65535), help="MTU of the network.  [default: 1500]")
+@click.option("--hardware-times", is_flag=True, help="Use times of switch trailers and ERF records.")
+@click.option(
+    "--compact", "compacts", is_flag=True, help="Merge the files of each session and day, and exit."
+)
+@click.option("--derive-again", is_flag=True, help="Derive all tables again from the facts, and exit.")
+@click.option("--master", help="Spark master. Default: the cores of this machine.")
+@click.option("--driver-memory", default="1g", show_default=True, help="Memory of Spark's driver.")
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(1 << 20),
+    default=256 << 20,
+    show_default=True,
+    help="Maximum bytes of captures per batch.",
+)
+@JSON_OPTION
+def command(
+    captures: str | None,
+    tables: Path,
+    once: bool,
+    interval: float,
+    mtu: int | None,
+    hardware_times: bool,
+    compacts: bool,
+    derive_again: bool,
+    master: str | None,
+    driver_memory: str,
+    max_bytes: int,
+    as_json: bool,
+) -> None:
+    """Fill a folder of tables from the captures in FOLDER (or a glob), and keep filling it as they grow.
+
+    Writes facts of the packets (bronze), losses, incidents, latency and more (silver), findings and rollups per day
+    (gold) as Parquet. Each packet counts once, also if the command is killed and started again. Ends on Ctrl-C.
+    """
+    if [captures is not None, compacts, derive_again].count(True) != 1:
+        raise click.UsageError("name captures, or use one of --compact and --derive-again")
+    if as_json and captures is not None and not once:
+        raise click.UsageError("--json needs --once, --compact or --derive-again")
+    try:
+        from umstack.pipeline import maintenance, run
+    except ImportError as error:
+        raise Unsupported(
+            f"a pipeline needs {error.name}", hint="pip install 'umstack[spark,report]'"
+        ) from None
+    if compacts:
+        before, after = maintenance.compact_all(tables)
+        _report({"files_before": before, "files": after}, f"{before:,} files are {after:,} now", as_json)
+    elif derive_again:
+        sessions = maintenance.derive_again(tables, mtu)
+        _report({"sessions": sessions}, f"derived the tables of {sessions:,} sessions", as_json)
+    elif captures is not None:
+        options = run.PipelineOptions(
+            captures, tables, once, interval, mtu or 1500, hardware_times, master, driver_memory, max_bytes
+        )
+        done, was_stopped = _filled(options)
+        text = f"{done.packets:,} packets in {done.batches:,} batches: {tables}"
+        _report({"ok": not was_stopped, **asdict(done), "tables": str(tables)}, text, as_json)
+        if was_stopped and once:
+            raise SystemExit(INTERRUPTED_STATUS)
+
+
+def _filled(options: PipelineOptions) -> tuple[Progress, bool]:
+    """Run the pipeline; returns what it has done, and true if it was stopped."""
+    from umstack.pipeline.run import Progress, run_pipeline
+
+    stop, last = threading.Event(), Progress()
+    try:
+        with (
+            terminable(once=True),
+            ExitStack() as running,
+            Console(stderr=True).status("starting Spark") as status,
+            Meter() as meter,
+        ):
+
+            def started() -> None:
+                status.stop()
+                running.enter_context(stoppable(stop.set))
+
+            def show(progress: Progress) -> None:
+                nonlocal last
+                last = progress
+                meter.show(
+                    f"batch {progress.batches:,}: {progress.packets:,} packets so far, {progress.sessions:,} "
+                    f"sessions in {progress.seconds:.1f} s"
+                )
+
+            run_pipeline(options, show, started, stop)
+    except KeyboardInterrupt:
+        stop.set()
+    return last, stop.is_set()
+
+
+def _report(result: dict[str, object], text: str, as_json: bool) -> None:
+    click.echo(json.dumps({"ok": True, **result}) if as_json else text)

@@ -1,0 +1,227 @@
+"""The folder of a pipeline's tables: its paths, its version, and the locks of those that write and read it.
+
+    DIR/bronze/facts/date=2026-01-02/session=10.0.0.1_7/part-000000000000-000000000003.parquet
+    DIR/silver/losses/date=2026-01-02/session=10.0.0.1_7/rows.parquet
+    DIR/gold/receiver_days/date=2026-01-02/session=10.0.0.1_7/rows.parquet
+    DIR/_umstack/       the version, the names of the captures, Spark's checkpoint, the locks
+
+One writer at a time holds the lock `owner`. It holds the lock `batch` while a batch changes tables, and marks the batch
+as unfinished; readers that need all tables of one state share that lock. Tasks of the writer hold the lock of their
+session, because a task of a killed pipeline may still run when the next one starts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from umstack.errors import UmError
+from umstack.facts.packed import NO_SESSION
+
+VERSION = 1
+"""Version of the layout. A table may get a column without a new version: old files then lack it."""
+DAY_NS = 86_400 * 1_000_000_000
+BRONZE, SILVER, GOLD = "bronze", "silver", "gold"
+FACTS = "facts"
+_STATE = "_umstack"
+_FORMAT = "umstack tables"
+_SESSION_LOCKS = 64
+_NO_SESSION_NAME = "none"
+
+
+class TablesError(UmError):
+    """A folder of tables cannot be used."""
+
+    default_hint = "see docs/pipeline.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options that the tables of a folder were made with; they stay the same, because tables of others differ."""
+
+    captures: str
+    mtu: int = 1500
+    hardware_times: bool = False
+
+
+def day_of(time_ns: int) -> date:
+    """Return the day (UTC) of a time."""
+    return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).date()
+
+
+def session_name(publisher: str, session_id: int) -> str:
+    """Return the value of the partition column `session`."""
+    if (publisher, session_id) == NO_SESSION:
+        return _NO_SESSION_NAME
+    return f"{publisher}_{session_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths below a folder of tables."""
+
+    root: Path
+
+    @property
+    def state(self) -> Path:
+        """Folder of everything that is not a table."""
+        return self.root / _STATE
+
+    @property
+    def checkpoint(self) -> Path:
+        """Spark's checkpoint."""
+        return self.state / "checkpoint"
+
+    def table(self, layer: str, name: str) -> Path:
+        """Return the folder of a table."""
+        return self.root / layer / name
+
+    def partition(self, layer: str, name: str, day: date, session: str) -> Path:
+        """Return the folder of a table's partition."""
+        return self.table(layer, name) / f"date={day.isoformat()}" / f"session={quote(session, safe='')}"
+
+    def days(self, session: str) -> list[date]:
+        """Return the days of which there are facts of a session."""
+        here = f"session={quote(session, safe='')}"
+        found = self.table(BRONZE, FACTS).glob("date=*")
+        return sorted(_day(folder) for folder in found if (folder / here).is_dir())
+
+    def sessions(self) -> dict[str, list[date]]:
+        """Return the sessions that have facts, by the quoted name of their partition, with their days."""
+        found: dict[str, list[date]] = {}
+        for folder in sorted(self.table(BRONZE, FACTS).glob("date=*/session=*")):
+            found.setdefault(folder.name.removeprefix("session="), []).append(_day(folder.parent))
+        return found
+
+    def settings(self) -> Settings | None:
+        """Return the settings, or None if the folder has no tables. TablesError for those of a newer version."""
+        try:
+            text = (self.state / "layout.json").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        found = json.loads(text)
+        if found.get("format") != _FORMAT or found["version"] > VERSION:
+            raise TablesError(
+                f"the tables in {self.root} have version {found.get('version')}, this umstack reads up to {VERSION}",
+                hint="use the version of umstack that wrote them, or a newer one",
+            )
+        return Settings(found["captures"], found["mtu"], found["hardware_times"])
+
+    def save(self, settings: Settings) -> None:
+        """Write version and settings."""
+        found = {
+            "format": _FORMAT,
+            "version": VERSION,
+            "captures": settings.captures,
+            "mtu": settings.mtu,
+            "hardware_times": settings.hardware_times,
+        }
+        self._save("layout.json", found)
+
+    def captures(self) -> list[str]:
+        """Return the names of the captures that were found so far."""
+        with suppress(FileNotFoundError):
+            found: list[str] = json.loads((self.state / "captures.json").read_text(encoding="utf-8"))
+            return found
+        return []
+
+    def add_captures(self, files: list[str]) -> None:
+        """Add names of captures."""
+        known = self.captures()
+        if (every := sorted({*known, *files})) != known:
+            self._save("captures.json", every)
+
+    def _save(self, name: str, content: Any) -> None:
+        replace_file(self.state / name, (json.dumps(content, indent=1) + "\n").encode())
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Hold the lock of the only writer. TablesError if another process has it."""
+        self.state.mkdir(parents=True, exist_ok=True)
+        with _locked(self.state / "owner", fcntl.LOCK_EX | fcntl.LOCK_NB) as is_locked:
+            if not is_locked:
+                raise TablesError(
+                    f"another process writes the tables in {self.root}",
+                    hint="one pipeline writes a folder at a time: wait for it, or name another folder",
+                )
+            yield
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the lock of a batch that changes tables. If the block fails, the batch stays marked as unfinished."""
+        with _locked(self.state / "batch", fcntl.LOCK_EX):
+            replace_file(self._unfinished, b"")
+            yield
+            self._unfinished.unlink()
+
+    @contextmanager
+    def unchanging(self) -> Iterator[None]:
+        """Let no batch change tables. TablesError if a batch was interrupted, because tables may not agree then."""
+        with _locked(self.state / "batch", fcntl.LOCK_SH):
+            if self._unfinished.exists():
+                raise TablesError(
+                    f"a pipeline was interrupted while it wrote the tables in {self.root}",
+                    hint="run the pipeline again: it repeats the batch",
+                )
+            yield
+
+    @property
+    def _unfinished(self) -> Path:
+        return self.state / "unfinished"
+
+    @contextmanager
+    def session_locked(self, session: str) -> Iterator[None]:
+        """Hold the lock of a session, which it shares with a few others."""
+        folder = self.state / "sessions"
+        folder.mkdir(exist_ok=True)
+        with _locked(folder / f"{zlib.crc32(session.encode()) % _SESSION_LOCKS:02}", fcntl.LOCK_EX):
+            yield
+
+
+def opened(folder: str | os.PathLike[str]) -> tuple[Layout, Settings]:
+    """Return the layout and the settings of a folder that has tables. TablesError if it has none."""
+    layout = Layout(Path(folder).resolve())
+    settings = layout.settings()
+    if settings is None:
+        raise TablesError(
+            f"{layout.root} has no tables", hint="make them: umstack pipeline captures/ --tables DIR"
+        )
+    return layout, settings
+
+
+def replace_file(file: Path, content: bytes) -> None:
+    """Write a file atomically: readers see the old content or the new one."""
+    written = file.with_name(f".{file.name}.{os.getpid()}")
+    with written.open("wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+    written.replace(file)
+
+
+def _day(folder: Path) -> date:
+    return date.fromisoformat(folder.name.removeprefix("date="))
+
+
+@contextmanager
+def _locked(file: Path, how: int) -> Iterator[bool]:
+    """Hold a lock of a file; yields False if it cannot be had without waiting. The kernel releases it at any end."""
+    lock = os.open(file, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            fcntl.flock(lock, how)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(lock)

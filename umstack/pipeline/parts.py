@@ -1,0 +1,127 @@
+"""The facts of a session and day as Parquet files, one per batch of the stream, and their compaction.
+
+A file is named by the batches that it covers. A repeated batch replaces its file. Compaction writes a file that covers
+several batches before it removes theirs; a file whose batches another one covers is ignored, and removed later. So a
+process killed at any time neither loses facts nor counts them twice.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import date
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from umstack.facts.facts import Facts
+from umstack.facts.packed import PACKED, packed, unpacked
+from umstack.pipeline.layout import BRONZE, FACTS, Layout, day_of
+
+PARTS_MAX = 16
+"""Files of a session and day from which on they are compacted."""
+_PART = re.compile(r"part-(\d{12})-(\d{12})\.parquet")
+
+
+def write_parquet(file: Path, table: pa.Table, *, durable: bool = False) -> None:
+    """Write a file atomically. With `durable` it survives a crash of the machine once this returns."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    written = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        pq.write_table(table, written)
+        if durable:
+            _sync(written)
+        written.replace(file)
+        if durable:
+            _sync(file.parent)
+    except BaseException:
+        with suppress(OSError):
+            written.unlink(missing_ok=True)
+        raise
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def add_batch(layout: Layout, session: str, batch: int, rows: pa.Table) -> set[date]:
+    """Write the packed facts of a batch, one file per day; return the days."""
+    days = set()
+    for window_ns in pc.unique(rows["window_ns"]).to_pylist():
+        day = day_of(window_ns)
+        folder = layout.partition(BRONZE, FACTS, day, session)
+        own = rows.filter(pc.equal(rows["window_ns"], window_ns)).cast(PACKED)
+        write_parquet(folder / _name(batch, batch), own, durable=True)
+        days.add(day)
+    return days
+
+
+def facts_of_day(layout: Layout, session: str, day: date, *, compacts: bool) -> Facts:
+    """Return the facts of a session and day. With `compacts`, many files become one."""
+    folder = layout.partition(BRONZE, FACTS, day, session)
+    files, covered = _parts(folder)
+    found = unpacked(_read(file) for file in files.values())
+    # The facts of a day have one window, its start; notes without a time have day 0.
+    [(window_ns, facts)] = found.items()
+    if compacts and len(files) >= PARTS_MAX:
+        _replace(folder, files, packed(facts, window_ns))
+    if compacts:
+        _remove(covered)
+    return facts
+
+
+def compact(layout: Layout, session: str, day: date) -> int:
+    """Replace the files of a session and day by one; return how many there were."""
+    folder = layout.partition(BRONZE, FACTS, day, session)
+    files, covered = _parts(folder)
+    _remove(covered)
+    if len(files) > 1:
+        [(window_ns, facts)] = unpacked(_read(file) for file in files.values()).items()
+        _replace(folder, files, packed(facts, window_ns))
+    return len(files)
+
+
+def _replace(folder: Path, files: dict[tuple[int, int], Path], rows: pa.Table) -> None:
+    covering = _name(min(first for first, _ in files), max(last for _, last in files))
+    write_parquet(folder / covering, rows, durable=True)
+    _remove(file for file in files.values() if file.name != covering)
+
+
+def _remove(files: Iterable[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
+
+
+def _name(first: int, last: int) -> str:
+    return f"part-{first:012d}-{last:012d}.parquet"
+
+
+def _read(file: Path) -> pa.Table:
+    return pq.read_table(file, partitioning=None)
+
+
+def _parts(folder: Path) -> tuple[dict[tuple[int, int], Path], list[Path]]:
+    """Return the files by the batches they cover, and files that another one covers."""
+    named = {
+        (int(matched[1]), int(matched[2])): file
+        for file in folder.iterdir()
+        if (matched := _PART.fullmatch(file.name))
+    }
+    files: dict[tuple[int, int], Path] = {}
+    covered: list[Path] = []
+    last_covered = -1
+    for first, last in sorted(named, key=lambda span: (span[0], -span[1])):
+        if last <= last_covered:
+            covered.append(named[first, last])
+        else:
+            files[first, last] = named[first, last]
+            last_covered = last
+    return files, covered

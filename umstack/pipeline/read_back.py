@@ -1,0 +1,64 @@
+"""Reads a pipeline's folder back as the tables of a report, without Spark."""
+
+from __future__ import annotations
+
+import os
+from datetime import date
+from urllib.parse import unquote
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from umstack.analysis.tables import Tables, tables_of_part, together
+from umstack.facts.facts import Facts
+from umstack.facts.packed import NO_SESSION
+from umstack.pipeline.derive import periods
+from umstack.pipeline.layout import SILVER, Layout, Settings, opened, session_name
+from umstack.pipeline.parts import facts_of_day
+from umstack.pipeline.table_schema import schemas
+
+
+def read_tables(folder: str | os.PathLike[str]) -> tuple[Tables, int, list[str], Settings]:
+    """Return the tables of all sessions, the number of packets, the names of the captures, and the settings.
+
+    The tables are those of a report on the captures. Silver tables of a session that was active in several periods are
+    of one period each, so the tables of such a session are made from its facts.
+    """
+    layout, settings = opened(folder)
+    none = session_name(*NO_SESSION)
+    with layout.unchanging():
+        sessions = {unquote(name): days for name, days in layout.sessions().items()}
+        of_none = _merged(layout, none, sessions)
+        parts = [tables_of_part(of_none, settings.mtu)]
+        stored = []
+        for session, days in sessions.items():
+            if session == none:
+                continue
+            if len(periods(days)) > 1:
+                parts.append(tables_of_part(_merged(layout, session, sessions), settings.mtu))
+            else:
+                stored.append(session)
+        parts.append({name: _read(layout, name, stored, sessions) for name in schemas()[SILVER]})
+        return together(parts), of_none.packets, layout.captures(), settings
+
+
+def _merged(layout: Layout, session: str, sessions: dict[str, list[date]]) -> Facts:
+    days = sessions.get(session, [])
+    return Facts.merged(facts_of_day(layout, session, day, compacts=False) for day in days)
+
+
+def _read(layout: Layout, name: str, stored: list[str], sessions: dict[str, list[date]]) -> pl.DataFrame:
+    schema = schemas()[SILVER][name]
+    files = [
+        file
+        for session in stored
+        for day in sessions[session]
+        if (file := layout.partition(SILVER, name, day, session) / "rows.parquet").exists()
+    ]
+    # A file that an older version wrote may lack a column.
+    tables = [pq.read_table(file, partitioning=None) for file in files]
+    rows = pa.concat_tables([schema.empty_table(), *tables], promote_options="default").select(schema.names)
+    found = pl.from_arrow(rows)
+    assert isinstance(found, pl.DataFrame)
+    return found

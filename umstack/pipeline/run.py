@@ -1,0 +1,212 @@
+"""Fills a folder of tables from captures with Spark, once or as they grow.
+
+Each batch of the stream is one job: the workers decode new packets into facts, and one task per session adds them to
+the session's facts and derives its tables again. All of this can be repeated, so Spark's checkpoint, whose batches have
+the same packets when they are repeated, makes each packet count exactly once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.query import StreamingQuery
+
+from umstack.capture.reading.capture_files import capture_files
+from umstack.capture.reading.errors import CaptureError
+from umstack.capture.reading.remote import is_remote
+from umstack.facts.kinds import SESSION
+from umstack.facts.packed import PACKETS
+from umstack.pipeline.derive import take_batch
+from umstack.pipeline.layout import DAY_NS, Layout, Settings, TablesError
+from umstack.pipeline.maintenance import write_empty_tables
+from umstack.spark import UmpcapDataSource
+from umstack.spark.spark_session import DEFAULT_DRIVER_MEMORY, is_local, spark_session
+from umstack.spark.streaming_query import wait_for_end, wait_for_existing
+
+_QUERY = "tables"
+_FAILED = ("the pipeline", "run it again: it continues where it stopped, and repeats the last batch")
+_TAKEN = pa.schema([("days", pa.int64()), ("packets", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineOptions:
+    """The captures, the folder of tables, and how it is filled."""
+
+    captures: str
+    """A file, folder or glob."""
+    tables: Path
+    once: bool = False
+    """Process the existing captures and end, instead of waiting for more."""
+    interval_seconds: float = 10.0
+    """Time from the start of a batch to the next one."""
+    mtu: int = 1500
+    hardware_times: bool = False
+    master: str | None = None
+    driver_memory: str = DEFAULT_DRIVER_MEMORY
+    most_bytes: int = 256 << 20
+    """Maximum number of bytes of captures in a batch, which bounds memory."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """The work of a run so far."""
+
+    batches: int = 0
+    packets: int = 0
+    sessions: int = 0
+    """Sessions in the last batch."""
+    days: int = 0
+    """Days of sessions whose tables the last batch derived."""
+    seconds: float = 0.0
+    """Duration of the last batch."""
+
+
+def run_pipeline(
+    options: PipelineOptions,
+    on_batch: Callable[[Progress], None] = lambda progress: None,
+    started: Callable[[], None] = lambda: None,
+    stop: threading.Event | None = None,
+) -> Progress:
+    """Fill the tables until `stop` is set, or with `once` until all existing captures are processed.
+
+    Args:
+        options: The captures, the folder of tables, and how it is filled.
+        on_batch: Called after each batch, from another thread.
+        started: Called when Spark runs.
+        stop: Ends the run when it is set; the tables are complete then, too.
+
+    Returns:
+        The number of batches and packets of this run.
+
+    Raises:
+        TablesError: The folder has other settings or a newer version, or another process writes it.
+        SystemFailure: A batch failed. The next run repeats it.
+
+    Example:
+        >>> from umstack.pipeline.run import PipelineOptions, run_pipeline
+        >>> run_pipeline(PipelineOptions("captures/", Path("tables"), once=True))    # doctest: +SKIP
+    """
+    stop = stop or threading.Event()
+    layout = Layout(options.tables.resolve())
+    with layout.owned():
+        settings = _prepared(layout, options)
+        with spark_session(
+            "umstack pipeline",
+            options.master,
+            driver_memory=options.driver_memory,
+            # Facts are small regardless of the size of the captures; a cluster has more tasks than two.
+            is_little=is_local(options.master),
+        ) as spark:
+            writer = _Writer(layout, settings, options, on_batch)
+            query = writer.start(spark)
+            started()
+            try:
+                if options.once:
+                    wait_for_existing(query, stop, *_FAILED)
+                else:
+                    wait_for_end(query, stop, *_FAILED)
+            finally:
+                query.stop()
+        return writer.progress
+
+
+def _prepared(layout: Layout, options: PipelineOptions) -> Settings:
+    """Return the settings of the tables, which are made if there are none yet."""
+    captures = options.captures if is_remote(options.captures) else str(Path(options.captures).absolute())
+    wanted = Settings(captures, options.mtu, options.hardware_times)
+    found = layout.settings()
+    if found is None:
+        if layout.sessions():
+            raise TablesError(
+                f"{layout.root} has facts but no {layout.state.name}/layout.json", hint=_LOST_HINT
+            )
+        write_empty_tables(layout)
+        layout.save(wanted)
+        return wanted
+    if found != wanted:
+        raise TablesError(
+            f"the tables in {layout.root} are of {found.captures} with mtu {found.mtu} and hardware times "
+            f"{'on' if found.hardware_times else 'off'}",
+            hint="use the same captures and options, another folder, or --derive-again --mtu",
+        )
+    if layout.sessions() and not (layout.checkpoint / "offsets").is_dir():
+        raise TablesError(f"{layout.root} has facts but no checkpoint", hint=_LOST_HINT)
+    write_empty_tables(layout)
+    return found
+
+
+_LOST_HINT = "packets would count twice: remove the folder to make its tables again, or restore its _umstack"
+
+
+class _Writer:
+    """Takes the batches of the stream."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        settings: Settings,
+        options: PipelineOptions,
+        on_batch: Callable[[Progress], None],
+    ) -> None:
+        self._layout = layout
+        self._settings = settings
+        self._options = options
+        self._on_batch = on_batch
+        self.progress = Progress()
+
+    def start(self, spark: SparkSession) -> StreamingQuery:
+        """Start the query."""
+        options = self._options
+        spark.dataSource.register(UmpcapDataSource)
+        reader = spark.readStream.format(UmpcapDataSource.name()).option("rows", "facts")
+        reader = reader.option("notes", "true").option("windowSeconds", str(DAY_NS // 1_000_000_000))
+        reader = reader.option("maxBytesPerTrigger", str(options.most_bytes))
+        reader = reader.option("hardwareTimes", str(options.hardware_times).lower())
+        writer = reader.load(self._settings.captures).writeStream.queryName(_QUERY)
+        writer = writer.option("checkpointLocation", str(self._layout.checkpoint))
+        interval = f"{0 if options.once else options.interval_seconds} seconds"
+        return writer.trigger(processingTime=interval).foreachBatch(self._take).start()
+
+    def _take(self, batch: DataFrame, number: int) -> None:
+        began = time.monotonic()
+        with suppress(CaptureError):  # the folder may have no capture yet
+            self._layout.add_captures(capture_files([self._settings.captures]))
+        with self._layout.changing():
+            task = _task(self._layout, self._settings, number)
+            taken = batch.groupBy(*SESSION).applyInArrow(task, from_arrow_schema(_TAKEN)).toArrow()
+        self.progress = Progress(
+            self.progress.batches + 1,
+            self.progress.packets + sum(taken["packets"].to_pylist()),
+            len(taken),
+            sum(taken["days"].to_pylist()),
+            time.monotonic() - began,
+        )
+        self._on_batch(self.progress)
+
+
+def _task(
+    layout: Layout, settings: Settings, batch: int
+) -> Callable[[tuple[pa.Scalar, ...], pa.Table], pa.Table]:
+    """Return the function that adds the facts of a batch to one session, on the executors."""
+
+    def take(key: tuple[pa.Scalar, ...], rows: pa.Table) -> pa.Table:
+        session = (key[0].as_py(), key[1].as_py())
+        days = take_batch(layout, settings, session, batch, rows)
+        return pa.Table.from_pylist([{"days": days, "packets": packets_of(rows)}], _TAKEN)
+
+    return take
+
+
+def packets_of(rows: pa.Table) -> int:
+    """Return the number of packets that packed facts are of."""
+    counts = rows.filter(pc.equal(rows["frame"], PACKETS))["content"].to_pylist()
+    return sum(int.from_bytes(count, "little") for count in counts)

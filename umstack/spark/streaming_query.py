@@ -1,0 +1,48 @@
+"""Waiting for a streaming query, so that it can be stopped, and its failure as one line."""
+
+from __future__ import annotations
+
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from umstack.errors import SystemFailure
+
+_LOOK_SECONDS = 0.2
+_RAISED = re.compile(r"^[\w.]+(?:Error|Exception|Failure): .*", re.MULTILINE)
+
+
+def wait_for_existing(query: StreamingQuery, stop: threading.Event, what: str, hint: str) -> bool:
+    """Wait until all existing data is processed, in a thread because it may take long. False if stopped."""
+    with ThreadPoolExecutor(1) as pool:
+        taking = pool.submit(query.processAllAvailable)
+        while not stop.wait(_LOOK_SECONDS) and not taking.done():
+            pass
+        if not taking.done():
+            query.stop()
+            return False
+        try:
+            taking.result()
+        except PySparkException as error:
+            raise _failure(error, what, hint) from error
+        return True
+
+
+def wait_for_end(query: StreamingQuery, stop: threading.Event, what: str, hint: str) -> None:
+    """Wait until the query fails or `stop` is set."""
+    while query.isActive:
+        if stop.wait(_LOOK_SECONDS):
+            return
+    if (error := query.exception()) is not None:
+        raise _failure(error, what, hint) from error
+
+
+def _failure(error: Exception, what: str, hint: str) -> SystemFailure:
+    """Return the error that ended a query, as one line: the exception of a Python traceback, else the first line."""
+    text = str(error) or type(error).__name__
+    raised = _RAISED.findall(text) if "Traceback (most recent call last)" in text else []
+    line = raised[-1] if raised else text.splitlines()[0]
+    return SystemFailure(f"{what} ended: {line}", hint=hint)
