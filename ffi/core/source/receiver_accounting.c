@@ -2,17 +2,20 @@
 
 enum { ACTIVE_NS = 1000000000 };
 
-static bool is_permanent(const um_receiver_account *account)
+/* A member that was idle for this long has gone: it restarted, with another address. */
+static const int64_t GONE_NS = 120000000000;
+
+static bool is_replaceable(const um_receiver_account *account, int64_t now_ns)
 {
-    return account->is_member || account->is_cut_off;
+    return !account->is_cut_off && (!account->is_member || now_ns - account->last_seen_ns >= GONE_NS);
 }
 
-static um_receiver_account *idle_longest(um_receiver_accounting *accounting)
+static um_receiver_account *idle_longest(um_receiver_accounting *accounting, int64_t now_ns)
 {
     um_receiver_account *found = NULL;
     for (uint32_t i = 0; i < accounting->count; i++) {
         um_receiver_account *account = &accounting->accounts[i];
-        if (!is_permanent(account) && (found == NULL || account->last_seen_ns < found->last_seen_ns))
+        if (is_replaceable(account, now_ns) && (found == NULL || account->last_seen_ns < found->last_seen_ns))
             found = account;
     }
     return found;
@@ -25,8 +28,8 @@ um_receiver_account *um_accounting_of(um_receiver_accounting *accounting, um_add
         if (um_address_equal(accounting->accounts[i].address, address))
             account = &accounting->accounts[i];
     if (account == NULL) {
-        account =
-            accounting->count < UM_ACCOUNTS_MAX ? &accounting->accounts[accounting->count++] : idle_longest(accounting);
+        account = accounting->count < UM_ACCOUNTS_MAX ? &accounting->accounts[accounting->count++]
+                                                      : idle_longest(accounting, now_ns);
         if (account == NULL)
             return NULL;
         *account = (um_receiver_account){.address = address,

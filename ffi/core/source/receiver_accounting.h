@@ -1,5 +1,6 @@
 /* Accounts of the receivers of a source session: one for each address that sends NAKs or status messages. The table is
- * bounded. When it is full, the account idle longest is replaced, but never a member's or that of a receiver cut off.
+ * bounded. When it is full, the account idle longest is replaced, but never that of a receiver cut off, and a member's
+ * only after two idle minutes: members that restart have another address, and would fill the table.
  *
  * A member has reported a position and later a higher one, so it follows the stream. A NAK proves nothing of its
  * sender.
