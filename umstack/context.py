@@ -177,6 +177,7 @@ class Context(AsyncClosing):
                 chosen,
                 self._streams,
                 self._engine.keyring,
+                self._engine.tcp_peers,
                 (lambda: self._engine.process(0.0)) if self._engine.is_sequential else None,
                 lambda: self._core.check_owned("a request"),
             )
@@ -629,6 +630,10 @@ class Context(AsyncClosing):
         def join_late(subscription: Subscription, session: Any, mapping: LateMapping) -> None:
             self._recovery.join(subscription, session, topic_index, mapping)
 
+        if endpoint is not None and not self._engine.tcp_peers.admits_advertised(
+            endpoint.ip, advertiser, f"late join of {topic!r}"
+        ):
+            endpoint = None
         if endpoint is not None:
             self._recovery.expect()
         self._engine.map_source(topic, topic_index, address, endpoint, join_late, advertiser)
@@ -892,6 +897,7 @@ class Context(AsyncClosing):
         """
         self._core.check_open()
         own = {**self._resolver.stats(), **self._streams.stats(), **self._requests.stats()}
+        own |= self._engine.tcp_peers.stats()
         return {**context_report(self._engine, own), "resolution": self._resolver.report()}
 
     def nak_cutoff(self, enabled: bool = True) -> None:

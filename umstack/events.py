@@ -165,7 +165,7 @@ class Request(Message):
         if self._responder is None:
             raise Unsupported(f"responding on {self.topic!r}: its context sends no responses")
         view = memoryview(cast("bytes", data)).cast("B")
-        self._responder.respond(self.topic, self.requester, self.request_index, view, timeout)
+        self._responder.respond(self.topic, self.source, self.requester, self.request_index, view, timeout)
 
 
 class BeginningOfSession(NamedTuple):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from umstack._engine.tcp_peers import TcpPeers
+from umstack.config import Config
 from umstack.requests.counters import RequesterCounters, ResponderCounters, ResponseTagCounters
 from umstack.resolution import ResolutionCounters
 from umstack.streams.counters import StreamCounters
@@ -76,7 +78,8 @@ def test_counters_kept_in_python_are_not_in_the_c_structs() -> None:
     kinds = (
         ResolutionCounters, StreamCounters, RequesterCounters, ResponderCounters, ResponseTagCounters,
     )  # fmt: skip
-    assert in_python == {name for kind in kinds for name in kind().as_dict()}
+    of_peers = TcpPeers(Config().context_options(), None).stats()
+    assert in_python == {name for kind in kinds for name in kind().as_dict()} | of_peers.keys()
     assert not any(f" {name};" in counters.render_c_header() for name in in_python)
 
 

@@ -48,9 +48,15 @@ class Responds(Protocol):
     """Sends responses to the senders of requests."""
 
     def respond(
-        self, topic: str, requester: tuple[str, int], index: int, data: memoryview, timeout: float | None
+        self,
+        topic: str,
+        source: str,
+        requester: tuple[str, int],
+        index: int,
+        data: memoryview,
+        timeout: float | None,
     ) -> None:
-        """Send a response to the request of this number, which came on a topic."""
+        """Send a response to the request of this number, which came on a topic from the source of this name."""
 
 
 class CoreContext:

@@ -28,10 +28,12 @@ from umstack._engine.session_options import ignored_receiver_options
 from umstack._engine.sessions import SessionPool
 from umstack._engine.source_events import note_interface
 from umstack._engine.subscription import LateMapping, Subscription
+from umstack._engine.tcp_peers import TcpPeers
 from umstack._engine.transport_address import (
     LbtipcAddress,
     LbtrmAddress,
     LbtruAddress,
+    TcpAddress,
     TransportAddress,
     address_of,
     transport_name,
@@ -102,6 +104,7 @@ class Engine:
         "registry",
         "sessions",
         "slice_ns",
+        "tcp_peers",
         "unblock_count",
     )
 
@@ -122,6 +125,7 @@ class Engine:
         except BaseException:
             self.link.close()
             raise
+        self.tcp_peers = TcpPeers(options, interface.address)
         self.registry = Registry()
         self.sessions = SessionPool(self.core, self.registry.listing)
         self.dispatch: Dispatch = (
@@ -172,10 +176,8 @@ class Engine:
         """
         name = transport_name(address)
         group = address.group if isinstance(address, LbtrmAddress) else None
-        if isinstance(address, LbtrmAddress) and not self._is_joined(address):
+        if not self._can_join(topic, address, advertiser):
             return
-        if isinstance(address, LbtipcAddress) and address.host_id != host_id():
-            return  # a source of another host, which receivers there attach to
         wanting = [
             one for one in self.registry.parts_of_topic(Subscription, topic) if one.wants(topic, group)
         ]
@@ -223,6 +225,14 @@ class Engine:
         self.steer()
         if isinstance(address, LbtruAddress):
             self._warn_of_ephemeral_ports()
+
+    def _can_join(self, topic: str, address: TransportAddress, advertiser: str) -> bool:
+        """Return true if sources of the session can be received here and the options allow it."""
+        if isinstance(address, LbtipcAddress):
+            return address.host_id == host_id()  # only receivers of the source's host attach to it
+        if isinstance(address, TcpAddress):
+            return self.tcp_peers.admits_advertised(address.source_ip, advertiser, f"TCP source of {topic!r}")
+        return isinstance(address, LbtruAddress) or self._is_joined(address)
 
     def _is_joined(self, address: LbtrmAddress) -> bool:
         """Return true if the source can be joined and the options allow it; warn if no router forwards its group to an

@@ -28,6 +28,7 @@ from umstack._engine.transport_address import (
 )
 from umstack.config import SourceOptions, adaptive_timers
 from umstack.config.datagram_options import rates_of, source_of
+from umstack.config.networks import Networks, networks_of
 from umstack.errors import OptionError, UmError
 from umstack.foreign_text import displayed
 from umstack.repeated_records import RepeatedRecords
@@ -67,17 +68,11 @@ def _term_bytes(window_bytes: int, datagram_max_bytes: int) -> int:
     )
 
 
-def allowed_networks(text: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+def allowed_networks(text: str) -> Networks:
     """Return the networks of flow_control_receivers_allowed. If empty, every address is allowed."""
     if text.strip() == "any":
-        return []
-    try:
-        networks = [ipaddress.ip_network(part.strip()) for part in text.split(",")]
-    except ValueError as error:
-        raise OptionError(
-            f"flow_control_receivers_allowed: {error}",
-            hint="give addresses and networks, as in 10.1.0.0/16,10.2.0.7,fd00:1::/64",
-        ) from None
+        return ()
+    networks = networks_of("flow_control_receivers_allowed", text)
     if len(networks) > lib.UM_FLOW_NETWORKS_MAX:
         raise OptionError(
             f"flow_control_receivers_allowed has {len(networks)} networks",

@@ -75,6 +75,11 @@ def transport_name(address: TransportAddress) -> str:
     return f"{name}:{address.session_id:08x}" if address.session_id else name
 
 
+def is_session_of(name: str, ip: str) -> bool:
+    """Return true if the session, or source, of this name is at this IPv4 address."""
+    return name.split(":", 2)[1:2] == [ip]
+
+
 def address_of(identity: Any) -> TransportAddress:
     """Return the address in a `um_session_id` of the core."""
     if identity.transport == lib.UM_TRANSPORT_LBTIPC:

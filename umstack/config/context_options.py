@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+from umstack.config.networks import Networks, networks_of
 from umstack.config.option import Kind, Scope, option
 from umstack.config.stream_context_options import StreamContextOptions
 from umstack.errors import OptionError
@@ -711,6 +712,14 @@ class ContextOptions(StreamContextOptions):
         if text == "discovered":
             return frozenset()
         return frozenset(map(_multicast_source, re.split(r"[,;\s]+", text)))
+
+    @property
+    def tcp_networks(self) -> Networks | None:
+        """The networks of tcp_connections_allowed, empty: any; None: those of the resolution domain."""
+        text = self.tcp_connections_allowed.strip()
+        if text == "domain":
+            return None
+        return () if text == "any" else networks_of("tcp_connections_allowed", text)
 
     @property
     def resolver_daemons(self) -> tuple[tuple[str, int], ...]:

@@ -13,6 +13,7 @@ from umstack.config.option import OptionValue
 class ContextKeywords(TypedDict, total=False):
     """Context options of Context()."""
 
+    tcp_connections_allowed: str
     transport_tcp_datagram_max_size: OptionValue
     transport_tcp_port_low: OptionValue
     transport_tcp_port_high: OptionValue

@@ -87,7 +87,7 @@ def check_context(options: ContextOptions) -> None:
             f"encryption {options.encryption} needs authentication_scope all, not {options.authentication_scope}",
             hint="set authentication_scope all and authentication_key_file: the same keys encrypt",
         )
-    _ = options.multicast_sources  # raises if an address is wrong
+    _ = options.multicast_sources, options.tcp_networks  # raise if an address is wrong
     if options.resolver_daemons and (
         options.resolver_unicast_activity_timeout_ns <= options.resolver_unicast_keepalive_interval_ns
     ):

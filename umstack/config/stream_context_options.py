@@ -13,6 +13,14 @@ class StreamContextOptions:
 
     # TCP
 
+    tcp_connections_allowed: str = option(
+        Kind.ADDRESSES,
+        ours="domain",
+        doc="Addresses to which the context connects over TCP when others name them: TCP sources, late join and "
+        "requests for retained messages, responses. domain: the networks of this host's interfaces, the address that "
+        "an advertisement came from and that of a request's source; with resolver_unicast_daemon any. any: all. "
+        "Addresses and networks separated by commas: only those.",
+    )
     transport_tcp_datagram_max_size_bytes: int = option(
         Kind.BYTES,
         um=65535,

@@ -17,6 +17,7 @@ from functools import partial
 from random import SystemRandom
 
 from umstack._engine.endpoint import Endpoint
+from umstack._engine.tcp_peers import TcpPeers
 from umstack._engine.waiting import timeout_ns
 from umstack.config import ContextOptions
 from umstack.errors import BackPressured, Closed, MessageTooLong, ResourceLimit, ResponseFailed
@@ -51,6 +52,7 @@ class Responder:
         options: ContextOptions,
         streams: Streams,
         keys_of: KeysOf,
+        peers: TcpPeers,
         tag_counters: ResponseTagCounters,
     ) -> None:
         """Responses on a topic with keys carry tags made with the first of them."""
@@ -59,6 +61,7 @@ class Responder:
         self._options = options
         self._loop = streams.loop
         self._keys_of = keys_of
+        self._peers = peers
         self._connections: dict[tuple[Endpoint, Key | None], ResponseConnection] = {}
         self._lock = threading.Lock()
         self._instance = os.urandom(8)
@@ -67,7 +70,13 @@ class Responder:
         self._is_closed = False
 
     def respond(
-        self, topic: str, requester: tuple[str, int], index: int, data: memoryview, timeout: float | None
+        self,
+        topic: str,
+        source: str,
+        requester: tuple[str, int],
+        index: int,
+        data: memoryview,
+        timeout: float | None,
     ) -> None:
         """Send a response; see Request.respond."""
         longest = self._options.response_maximum_message_length_bytes
@@ -78,6 +87,11 @@ class Responder:
             )
         end_ns = _NEVER_NS if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
         endpoint = Endpoint(*requester)
+        if not self._peers.admits_requester(endpoint.ip, source):
+            raise ResponseFailed(
+                f"responding on {topic!r} to {endpoint.ip}:{endpoint.port}: the address is not allowed",
+                hint="add it to tcp_connections_allowed if it is a host of yours",
+            )
         key = next(iter(self._keys_of(topic)), None)
         try:
             for _ in range(_ATTEMPTS):

@@ -10,6 +10,7 @@ from typing import Any
 
 from umstack._core import ffi
 from umstack._engine.keyring import Keyring
+from umstack._engine.tcp_peers import TcpPeers
 from umstack._engine.waiting import timeout_ns
 from umstack.config import ContextOptions
 from umstack.errors import Closed
@@ -29,13 +30,14 @@ class RequestService(Closing):
         options: ContextOptions,
         streams: Streams,
         keyring: Keyring,
+        peers: TcpPeers,
         run_protocol: Callable[[], object] | None,
         check_owned: Callable[[], None],
     ) -> None:
-        """The arguments are those of ResponseIntake."""
+        """The arguments are those of ResponseIntake, and the peers to which responders connect."""
         self._check_owned = check_owned
         self._tag_counters = ResponseTagCounters()
-        self.responder = Responder(options, streams, keyring.keys_of, self._tag_counters)
+        self.responder = Responder(options, streams, keyring.keys_of, peers, self._tag_counters)
         self._options = options
         self._streams = streams
         self._keyring = keyring
