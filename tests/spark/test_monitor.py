@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("pyspark")
 pytest.importorskip("prometheus_client")
@@ -27,9 +28,12 @@ import pyarrow.parquet as pq
 from tests.sim.sim_run import SimRun, scripted, storm
 from tests.spark.said import Said
 from tests.story import RECEIVERS, Story, packed_by_window
+from tests.unit.capture_bytes import START_NS as PACKET_NS
+from tests.unit.capture_bytes import Packet, data, frame, message, pcap, trailer
 from umstack.analysis.tables import tables_of
 from umstack.capture import decode
 from umstack.capture.generate import Traffic, Truth, generate
+from umstack.cli import command as umstack
 from umstack.errors import SystemFailure
 from umstack.facts.facts import Counter, facts_of
 from umstack.facts.kinds import DATA
@@ -147,6 +151,25 @@ def test_notes_on_captures_are_warned_of_and_counted_once(
     warned = list[str]()
     monitor(options, print, warn=warned.append)
     assert warned == [], "a restart repeats nothing"
+
+
+def test_windows_have_the_times_of_the_capture_hardware_on_request(spark: Any, tmp_path: Path) -> None:
+    """A switch's trailer and the capture differ by an hour: the option decides which of both a window has."""
+    hour_ns = 3600 * SECOND
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    packets = [
+        Packet(PACKET_NS + i, frame(data(i, message(1, i, b"x"))) + trailer(PACKET_NS - hour_ns + i))
+        for i in range(9)
+    ]
+    (folder / "switch.pcap").write_bytes(pcap(packets))
+    for option, expected_ns in (([], PACKET_NS), (["--hardware-times"], PACKET_NS - hour_ns)):
+        done = CliRunner().invoke(umstack, ["monitor", str(folder), "--once", "--json", *option])
+        assert done.exit_code == 0, done.output
+        [window] = json.loads(done.stdout)[TRAFFIC]
+        begin_ns = datetime.fromisoformat(window["from"]).timestamp() * SECOND
+        assert begin_ns <= expected_ns < begin_ns + 10 * SECOND
+        assert window["datagrams"] == 9
 
 
 SAME = (

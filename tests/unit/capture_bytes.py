@@ -216,3 +216,9 @@ def enhanced(packet: Packet, order: str = "<", ticks: int | None = None, options
 def simple(packet: Packet, order: str = "<") -> bytes:
     """A simple packet block."""
     return block(order, 3, struct.pack(f"{order}I", packet.frame_bytes) + padded(packet.data))
+
+
+def trailer(time_ns: int, check: bytes = b"", extensions: bytes = b"") -> bytes:
+    """The trailer of a capture switch behind a frame: the old check sequence, extensions, time, flags, device, port."""
+    seconds, fraction = divmod(time_ns, 10**9)
+    return b"\xaa\xbb\xcc\xdd" + extensions + struct.pack("!IIBHB", seconds, fraction, 1, 5, 9) + check

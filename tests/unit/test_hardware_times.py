@@ -21,6 +21,7 @@ from tests.unit.capture_bytes import (
     pcap,
     section,
     simple,
+    trailer,
     udp,
 )
 from tests.unit.capture_bytes import interface as described
@@ -35,12 +36,6 @@ WHOLE = frame(data(7, message(1, 7, b"inside")))
 ERF_LINK_TYPE = 197
 ETHERNET, COLOR, IPV4, META, ATM = 2, 11, 22, 27, 3
 HARDWARE_NS = START_NS - 12_345
-
-
-def trailer(time_ns: int, check: bytes = b"", extensions: bytes = b"") -> bytes:
-    """The trailer of a capture switch behind a frame: the old check sequence, extensions, time, flags, device, port."""
-    seconds, fraction = divmod(time_ns, 10**9)
-    return b"\xaa\xbb\xcc\xdd" + extensions + struct.pack("!IIBHB", seconds, fraction, 1, 5, 9) + check
 
 
 def record(

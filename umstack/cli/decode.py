@@ -17,7 +17,7 @@ from umstack.capture import SCHEMA, CaptureNotes, CapturePorts, decode
 from umstack.capture.reading.errors import CaptureError
 from umstack.capture.reading.schema import arrow
 from umstack.cli.meter import Meter
-from umstack.cli.stack_options import JSON_OPTION
+from umstack.cli.stack_options import HARDWARE_TIMES_OPTION, JSON_OPTION
 from umstack.foreign_text import displayed, displayed_lines
 
 _EXAMPLES = """\b
@@ -99,7 +99,7 @@ def _ports(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int,
     callback=_ports,
     help="TCP ports of sources: LBT-TCP, late join and off-transport recovery.",
 )
-@click.option("--hardware-times", is_flag=True, help="Use times of switch trailers and ERF records.")
+@HARDWARE_TIMES_OPTION
 @JSON_OPTION
 def command(
     captures: tuple[str, ...],

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from umstack.cli.interruption import INTERRUPTED_STATUS, stoppable, terminable
-from umstack.cli.stack_options import JSON_OPTION
+from umstack.cli.stack_options import HARDWARE_TIMES_OPTION, JSON_OPTION
 from umstack.errors import Unsupported
 
 _EXAMPLES = """\b
@@ -77,6 +77,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     show_default=True,
     help="Maximum bytes of captures per batch.",
 )
+@HARDWARE_TIMES_OPTION
 @JSON_OPTION
 def command(
     captures: str,
@@ -93,6 +94,7 @@ def command(
     master: str | None,
     driver_memory: str,
     max_bytes: int,
+    hardware_times: bool,
     as_json: bool,
 ) -> None:
     """Watch the captures in FOLDER (or a glob) as they grow, and print a report's findings for each time window.
@@ -111,7 +113,7 @@ def command(
     windows = Windows() if as_json else None
     options = MonitorOptions(
         (captures,), window, late, interval, mtu, once, parquet, table_format, prometheus_port, prometheus_file,
-        checkpoint, windows, master, driver_memory, max_bytes,
+        checkpoint, windows, master, driver_memory, max_bytes, hardware_times,
     )  # fmt: skip
     console = Console(stderr=True)
     stop = threading.Event()

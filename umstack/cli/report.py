@@ -22,7 +22,7 @@ from rich.progress import (
 
 from umstack.cli.interruption import INTERRUPTED_STATUS, terminable
 from umstack.cli.meter import Meter
-from umstack.cli.stack_options import JSON_OPTION
+from umstack.cli.stack_options import HARDWARE_TIMES_OPTION, JSON_OPTION
 from umstack.errors import Unsupported
 
 _SPARK, _FACTS = "starting Spark", "starting"
@@ -62,7 +62,7 @@ Examples:
     show_default=True,
     help="Format of the tables. Others (delta, orc) need a Spark that supports them.",
 )
-@click.option("--hardware-times", is_flag=True, help="Use times of switch trailers and ERF records.")
+@HARDWARE_TIMES_OPTION
 @click.option("--driver-memory", help="Memory of Spark's driver; implies Spark.")
 @JSON_OPTION
 def command(

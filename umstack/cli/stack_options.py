@@ -14,6 +14,9 @@ from umstack.errors import OptionError
 F = TypeVar("F", bound=Callable[..., Any])
 
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+HARDWARE_TIMES_OPTION = click.option(
+    "--hardware-times", is_flag=True, help="Use times of switch trailers and ERF records."
+)
 
 
 _INTERFACE_HELP = "Interface: a name, an address or a network. Default: the first with multicast."

@@ -56,6 +56,8 @@ class MonitorOptions:
     driver_memory: str = DEFAULT_DRIVER_MEMORY
     most_bytes: int = 256 << 20
     """Maximum number of bytes of captures in a batch, which bounds memory."""
+    hardware_times: bool = False
+    """Take times from trailers of capture switches and ERF records, as in `decode`."""
 
 
 def _warn(line: str) -> None:
@@ -146,6 +148,7 @@ class _Reporter:
         reader = spark.readStream.format(UmpcapDataSource.name()).option("rows", "facts")
         reader = reader.option("notes", "true").option("windowSeconds", str(options.window_seconds))
         reader = reader.option("maxBytesPerTrigger", str(options.most_bytes))
+        reader = reader.option("hardwareTimes", str(options.hardware_times).lower())
         writer = reader.load(captures[0]).writeStream.queryName(_QUERY)
         writer = writer.option("checkpointLocation", str(self._checkpoint / _QUERY))
         # Spark's trigger "available now" would leave windows open that the last packets have completed.
