@@ -26,7 +26,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -48,6 +48,7 @@ CHECKED = ("-DUM_DEBUG=1", "-O1", "-g1", "-fno-omit-frame-pointer")
 # One module for every CPython from 3.11 on; calls through it are as fast as through one for a single version.
 LIMITED_API = ("-DPy_LIMITED_API=0x030b0000",)
 MODULE_SUFFIX = ".abi3.so"
+PROGRESS_SECONDS = 5.0
 REPRODUCIBLE = (f"-ffile-prefix-map={ROOT}=.",)
 MACHINE_TO_BPF_ARCH = {
     "x86_64": "x86",
@@ -190,10 +191,15 @@ def compile_one(command: Sequence[str], source: Path, target: Path) -> bool:
     return True
 
 
-def attempt_all(action: Callable[[Path], bool], sources: Sequence[Path]) -> list[bool]:
-    """Run the action on all files, one per CPU at a time, and report every failure."""
+def attempt_all(action: Callable[[Path], bool], sources: Sequence[Path], doing: str = "") -> list[bool]:
+    """Run the action on all files, one per CPU at a time, and report every failure.
+
+    `doing` names the action in a report of progress every few seconds.
+    """
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         attempts = [pool.submit(action, source) for source in sources]
+        while doing and (unfinished := wait(attempts, PROGRESS_SECONDS).not_done):
+            say(f"{doing}: {len(attempts) - len(unfinished)} of {len(attempts)}")
     if errors := [str(error) for attempt in attempts if (error := attempt.exception())]:
         raise BuildError("\n".join(errors))
     return [attempt.result() for attempt in attempts]
@@ -232,16 +238,20 @@ def build_programs(
     programs: Mapping[Path, Sequence[Path]],
     directory: Path,
 ) -> None:
-    """Build programs from their C files, as the product is built; programs share objects."""
+    """Build programs from their C files, as the product is built; programs share objects. Progress is on stderr."""
     sources = sorted({source for made_of in programs.values() for source in made_of})
     objects = {source: directory / source.relative_to(ROOT).with_suffix(".o") for source in sources}
-    attempt_all(lambda source: compile_one(compile_command, source, objects[source]), sources)
+    attempt_all(
+        lambda source: compile_one(compile_command, source, objects[source]),
+        sources,
+        f"{directory.name}: compiled",
+    )
 
     def link_one(program: Path) -> bool:
         link(link_command, [objects[source] for source in programs[program]], program)
         return True
 
-    attempt_all(link_one, list(programs))
+    attempt_all(link_one, list(programs), f"{directory.name}: linked")
 
 
 def write_compile_commands() -> None:

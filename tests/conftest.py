@@ -37,7 +37,7 @@ TIERS = {
     "netns": "real sockets and rings between network namespaces; root",
     "fuzz": "fuzzers for every parser, a short run of each",
 }
-SHARED_BY_THE_TIER = {"spark"}
+SHARED_BY_THE_TIER = {"c", "spark"}
 """Tiers whose files share an expensive setup, so all their tests run in one process."""
 PRIVILEGED_TIERS = {"bpf", "netns"}
 STATISTICS = "UMSTACK_STAT_DIR"
