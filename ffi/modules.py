@@ -140,6 +140,9 @@ CORE = Module(
             "um_fragment_findings", "um_fragments_give_up", "um_fragments_read_findings", "um_fragments_stored_bytes",
             "um_fragments_store", "um_fragments_load",
         ), sized=("um_fragments",)),
+        Header("capture/reading/copies.h", names=(
+            "UM_COPIES_WITHIN_NS", "um_copies_stored_bytes", "um_copies_store", "um_copies_load",
+        ), sized=("um_copies",)),
         Header("capture/reading/packet.h"),
         Header("capture/reading/container.h"),
         Header("capture/reading/tally.h"),

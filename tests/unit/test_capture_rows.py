@@ -239,7 +239,7 @@ CUT = "cut before the end of its headers"
 def _agrees(cut: dict[str, Any], whole: dict[str, Any]) -> bool:
     """Return true if a row contains nothing that the complete packet does not; lists may be shorter."""
     for name, value in cut.items():
-        if name in ("captured_bytes", "capture_file", "status", "position") or value in (None, ""):
+        if name in ("captured_bytes", "capture_file", "status", "position", "copy") or value in (None, ""):
             continue
         if isinstance(value, list):
             if value != (whole[name] or [])[: len(value)]:

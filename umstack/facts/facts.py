@@ -39,13 +39,13 @@ from umstack.facts.kinds import (
 )
 from umstack.facts.labels import labelled
 from umstack.facts.packet_columns import note_status, select, sent_messages, stream_messages, topics
-from umstack.facts.points import points_in, renamed, series_of
+from umstack.facts.points import points, points_in, renamed, series_of
 from umstack.facts.recovered import recovery_frames
 from umstack.facts.runs import coalesced, passed_coalesced, passed_of, runs_of
 from umstack.facts.schema import FACTS, frame_schema, merges
 from umstack.facts.sends import Sends, SendsInPieces, Stream
 from umstack.facts.sessions import identified
-from umstack.facts.tallied import tallied
+from umstack.facts.tallied import copies_remark, tallied
 
 _MANY_PIECES = 128
 
@@ -237,6 +237,7 @@ class Counter:
         for window_ns, rows in self._by_window(identified(batch)):
             pieces = self._of(window_ns)
             pieces.packets += len(rows)
+            rows = _without_copies(pieces, rows)
             messages = sent_messages(rows)
             _take_topics(pieces, topics(rows, messages))
             _take_runs(pieces, stream_messages(rows, messages))
@@ -285,6 +286,19 @@ class Counter:
             return
         for window_ns in np.unique(windows).tolist():
             yield window_ns, batch.filter(pa.array(windows == window_ns))
+
+
+def _without_copies(pieces: Pieces, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the packets that are no copies; the copies are counted as a remark."""
+    copied = pc.fill_null(batch.column("copy"), False)
+    if not pc.any(copied).as_py():
+        return batch
+    counts = points(batch).filter(copied).value_counts()
+    for point, packets in zip(
+        counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True
+    ):
+        pieces.add("remarks", copies_remark(point, packets))
+    return batch.filter(pc.invert(copied))
 
 
 def _take_topics(pieces: Pieces, batch: pa.RecordBatch) -> None:

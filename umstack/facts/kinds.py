@@ -28,6 +28,8 @@ FROM_RECEIVERS = (NAK, STATUS, ACKNOWLEDGEMENT, CONNECTION_REQUEST)
 SEGMENTS = (OPEN, CLOSE, SEGMENT)
 KINDS = (*TYPES, RETRANSMISSION, *SEGMENTS)
 FRAGMENT, NOTE, OTHER = "FRAGMENT", "NOTE", "OTHER"
+COPY, COPY_STATUS = "COPY", "a copy within 100 microseconds"
+"""Copies of packets of every kind, as a mirror of several ports makes them (ffi/capture/reading/copies.h)."""
 NOTE_STATUS = "note: "
 """Prefix of the status of a row that is not a packet but a note, such as "the file is truncated"."""
 MALFORMED_STATUSES = ("LBT-RM: ", "LBT-RU: ")

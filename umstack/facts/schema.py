@@ -254,7 +254,7 @@ FACTS: dict[str, pa.Schema] = {
     "remarks": pa.schema(
         [
             _key("point", _TEXT, "point of capture"),
-            _key("kind", _TEXT, "kind of packet, or NOTE"),
+            _key("kind", _TEXT, "kind of packet; COPY, NOTE"),
             _key("status", _TEXT, "the remark, null for a well-formed packet of a session", nullable=True),
             _count("packets", "packets of this kind with this remark"),
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from umstack.capture.reading.schema import LBTRM, LBTRU
-from umstack.facts.kinds import DATA
+from umstack.facts.kinds import COPY, COPY_STATUS, DATA
 from umstack.facts.points import point_name
 from umstack.facts.schema import frame_schema
 from umstack.facts.sends import Sends, Stream
@@ -49,9 +50,15 @@ def tallied(
     streams = found["streams"]
     windows = streams["window_ns"] if window_ns else np.zeros(len(streams), np.int64)
     keys = _keys(streams, path, interfaces).with_columns(pl.Series("window_ns", windows))
-    by_window: dict[int, Tallied] = {at: Tallied() for at in np.unique(windows).tolist()}
+    by_window: dict[int, Tallied] = defaultdict(Tallied)
     for at, packets in zip(windows.tolist(), streams["packet_count"].tolist(), strict=True):
         by_window[at].packets += packets
+    for copies in found["copies"]:
+        of_window = by_window[int(copies["window_ns"]) if window_ns else 0]
+        packets = int(copies["packet_count"])
+        of_window.packets += packets
+        point = point_name(path, interfaces[int(copies["interface"])])
+        of_window.frames.append(("remarks", copies_remark(point, packets)))
     for stream, sends in _sends(found["sends"]):
         point, publisher, session_id, receiver, at = keys.select(
             "point", "publisher", "session_id", "receiver", "window_ns"
@@ -69,6 +76,12 @@ def tallied(
             for at, rows in _frames(frame, numbers[chosen], whose[chosen], keys):
                 by_window[at].frames.append((frame, rows))
     return by_window
+
+
+def copies_remark(point: str, packets: int) -> pl.DataFrame:
+    """Return the row of `remarks` with the number of copies at a point."""
+    row = {"point": point, "kind": COPY, "status": COPY_STATUS, "packets": packets}
+    return pl.DataFrame([row], frame_schema("remarks"))
 
 
 def _keys(streams: Any, path: str, interfaces: Sequence[str | None]) -> pl.DataFrame:

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 from umstack.capture.reading.notes import SNAP_LENGTH
 from umstack.capture.reading.schema import LBTTCP
-from umstack.facts.kinds import RATED_NS
+from umstack.facts.kinds import COPY, NOTE, RATED_NS
 from umstack.foreign_text import displayed
 from umstack.report.quantities import (
     bit_rate,
@@ -78,7 +78,8 @@ def findings(summary: Summary) -> list[Finding]:
         return [Finding("sessions", Severity.BAD, text), *_notes(summary)]
     rules: Rules = (
         _traffic, _restarts, _topics, _loss, _clients, _causes, _stalls, _gaps, _recovery, _storms, _repairs,
-        _lost_repairs, _recoveries, _duplicates, _bursts, _fill, _fragments, _latency, _suggestions, _malformed, _notes,
+        _lost_repairs, _recoveries, _duplicates, _bursts, _fill, _fragments, _latency, _suggestions, _copies,
+        _malformed, _notes,
     )  # fmt: skip
     return _by_severity(rules, summary)
 
@@ -88,7 +89,7 @@ def window_findings(summary: Summary) -> list[Finding]:
     capture notes."""
     rules: Rules = (
         _restarts, _topics, _clients, _gaps, _recovery, _repairs, _lost_repairs, _recoveries, _duplicates, _bursts,
-        _fill, _fragments, _latency, _suggestions, _malformed,
+        _fill, _fragments, _latency, _suggestions, _copies, _malformed,
     )  # fmt: skip
     return _by_severity(rules, summary)
 
@@ -520,9 +521,19 @@ def suggestion(row: Row) -> str:
     return f"{text}."
 
 
+def _copies(summary: Summary) -> Iterator[Finding]:
+    for row in summary["remarks"]:
+        if row["kind"] == COPY:
+            text = (
+                f"{count(row['packets'])} packets of {row['point']} are copies, captured within 100 us: a mirror of "
+                "several ports, or a network that duplicates packets. Every table counts them once."
+            )
+            yield Finding("copies", Severity.NOTE, text)
+
+
 def _malformed(summary: Summary) -> Iterator[Finding]:
     for row in summary["remarks"]:
-        if row["status"] not in (None, "ok", "not ours", "IP fragment") and row["kind"] != "NOTE":
+        if row["status"] not in (None, "ok", "not ours", "IP fragment") and row["kind"] not in (COPY, NOTE):
             text = f"{count(row['packets'])} packets of {row['point']} could not be decoded: {row['status']}."
             yield Finding("malformed", Severity.WORTH_A_LOOK, text)
 

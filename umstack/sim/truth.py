@@ -6,11 +6,12 @@ when it sent NAKs, what the response was, and which retransmissions were useless
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
+from umstack._core import lib
 from umstack._engine.core_address import is_ipv6, named
 from umstack.sim.capture import START_NS, SWITCH, host_address, hosts_of, point_name
 from umstack.sim.trace import Datagram, Fate, Kind, Type
@@ -62,7 +63,7 @@ class SessionTruth:
     losses: list[Loss] = field(default_factory=list)
     """Sorted by receiver and sqn."""
     duplicates: dict[str, int] = field(default_factory=dict)
-    """Extra copies of first transmissions that reached a host."""
+    """Extra copies of first transmissions that reached a host, except those within microseconds of another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class _Session:
     truth: SessionTruth
     sent: dict[int, int] = field(default_factory=dict)
     has: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)
-    first_sendings: dict[int, Counter[int]] = field(default_factory=dict)
+    first_sendings: dict[int, dict[int, list[int]]] = field(default_factory=dict)
     missed: dict[int, set[int]] = field(default_factory=dict)
     asked: dict[int, dict[int, list[int]]] = field(default_factory=dict)
     useful: set[int] = field(default_factory=set)
@@ -166,7 +167,7 @@ def _on_arrival(session: _Session, entry: Datagram, now_ns: int, sent_ns: int) -
             session.missed.setdefault(host, set()).add(entry.sqn)
         return
     if not entry.retransmission:
-        session.first_sendings.setdefault(host, Counter())[entry.sqn] += 1
+        session.first_sendings.setdefault(host, {}).setdefault(entry.sqn, []).append(now_ns)
     has = session.has.setdefault(host, {})
     if entry.sqn not in has:
         has[entry.sqn] = (sent_ns, now_ns)
@@ -179,7 +180,7 @@ def _finished(session: _Session) -> SessionTruth:
     has_ipv6 = is_ipv6(truth.publisher)
     truth.useful_retransmissions = len(session.useful)
     for host in sorted({*session.missed, *session.asked}):
-        came = session.first_sendings.get(host, Counter())
+        came = session.first_sendings.get(host, {})
         asked = session.asked.get(host, {})
         never_came = session.missed.get(host, set()) - came.keys()
         for sqn in sorted(never_came | asked.keys()):
@@ -196,9 +197,14 @@ def _finished(session: _Session) -> SessionTruth:
                 )
             )
     for host, came in sorted(session.first_sendings.items()):
-        if copies := came.total() - len(came):
+        if copies := sum(_copies(times) for times in came.values()):
             truth.duplicates[host_address(host, has_ipv6)] = copies
     return truth
+
+
+def _copies(times: list[int]) -> int:
+    """Return the arrivals of a datagram after its first one that a capture does not recognize as copies of a packet."""
+    return sum(after - before > lib.UM_COPIES_WITHIN_NS for before, after in pairwise(times))
 
 
 def _unrecoverable(world: World, start_ns: int) -> Iterator[Unrecoverable]:

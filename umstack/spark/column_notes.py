@@ -38,6 +38,7 @@ _NOTES: dict[str, tuple[str, str | None]] = {
     "client_id": ("number that an LBT-RU source assigned to a receiver", None),
     "ack_sqn": ("last datagram that an LBT-RU receiver acknowledges", None),
     "recovery": ("purpose of a TCP connection: late_join or off_transport", None),
+    "copy": ("true for a copy of a packet captured just before, as mirrors make them", None),
     "status": ("ok, or the error in the packet", None),
     "packet_type": ("DATA, SM, NAK, NCF, STATUS, LBMR, TCP, ACK, CREQ, RST or FILTER", None),
     "session_id": ("transport session", None),

@@ -8,6 +8,7 @@
 #ifndef UM_CAPTURE_READING_CONTAINER_H
 #define UM_CAPTURE_READING_CONTAINER_H
 
+#include "capture/reading/copies.h"
 #include "capture/reading/fragments.h"
 #include "capture/reading/hardware_time.h"
 #include "capture/reading/packet.h"
@@ -75,6 +76,7 @@ typedef struct um_capture_reader {
     um_capture_interface interfaces[UM_CAPTURE_INTERFACES_MAX];
     um_streams streams;     /* TCP streams up to the last packet read or skipped; the caller sets their ports */
     um_fragments fragments; /* incomplete datagrams up to the last packet read or skipped */
+    um_copies copies;       /* the packets before the next one, of which it may be a copy */
 } um_capture_reader;
 
 /* Prepares a reader for the start of a file, or for any record if the caller then sets format, swapped, interfaces. */
@@ -94,8 +96,8 @@ enum um_capture_step um_capture_next(um_capture_reader *reader, const uint8_t *d
  * decoded. */
 void um_capture_retime(um_capture_reader *reader, um_capture_packet *packet, const um_captured_frame *frame);
 
-/* Skips records, following the streams and fragments of packets, until one starts at or behind `until`: returns ENDED
- * with *at there. */
+/* Skips records, following the streams, fragments and copies of packets, until one starts at or behind `until`: returns
+ * ENDED with *at there. */
 enum um_capture_step um_capture_skip(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t until,
                                      uint64_t *at);
 

@@ -29,10 +29,11 @@ static void put_item(void *context, const um_lbmc_item *item)
 }
 
 static void decode_segment(um_capture_reader *reader, um_packet_rows *rows, const um_capture_packet *packet,
-                           const um_captured_frame *frame, um_packet_row *row)
+                           const um_captured_frame *frame, bool is_repeated, um_packet_row *row)
 {
     segment_items into = {rows, row, 0};
-    um_stream_taken taken = um_streams_take(&reader->streams, packet->interface, frame, put_item, &into);
+    um_stream_taken taken = is_repeated ? um_streams_connection_of(&reader->streams, packet->interface, frame)
+                                        : um_streams_take(&reader->streams, packet->interface, frame, put_item, &into);
     reader->streams.findings.unlisted_count += into.unlisted_count;
     row->status = um_packet_status_of_lbmc(taken.status);
     row->type = UM_PACKET_TCP;
@@ -109,12 +110,32 @@ static bool is_selected(const um_packet_selection *selection, const um_captured_
            (selection->destination_count == 0 || is_destination_selected(selection, frame));
 }
 
+/* Returns true for packets that may be sent twice within microseconds, because they answer two others. */
+static bool may_be_sent_twice(const um_captured_frame *frame, const um_packet_row *row)
+{
+    enum { TCP_ACK = 0x10 };
+    if (!(row->present & 1u << UM_PACKETS_TYPE))
+        return false;
+    switch (row->type) {
+    case UM_PACKET_NCF:
+    case UM_PACKET_STATUS_MESSAGE:
+    case UM_PACKET_FILTER_REPORT:
+        return true;
+    case UM_PACKET_TCP:
+        return frame->payload_bytes == 0 && frame->tcp_flags == TCP_ACK;
+    default:
+        return false;
+    }
+}
+
 static void decode_frame(um_capture_reader *reader, um_packet_rows *rows, const um_packet_rows_options *options,
-                         const um_capture_packet *packet, uint64_t position, um_captured_frame *frame)
+                         const um_capture_packet *packet, uint64_t position, um_captured_frame *frame,
+                         um_copy_found copy)
 {
     um_packet_row row = {0};
     if (!is_time_selected(&options->selection, packet)) {
-        um_streams_follow(&reader->streams, packet->interface, frame);
+        if (!copy.is_repeated)
+            um_streams_follow(&reader->streams, packet->interface, frame);
         return;
     }
     uint32_t resolution_bytes = rows->resolution_bytes;
@@ -124,7 +145,7 @@ static void decode_frame(um_capture_reader *reader, um_packet_rows *rows, const 
         if (frame->is_incomplete && row.status == UM_PACKET_OK)
             row.status = UM_PACKET_IP_FRAGMENT;
     } else if (um_streams_has(&reader->streams, frame)) {
-        decode_segment(reader, rows, packet, frame, &row);
+        decode_segment(reader, rows, packet, frame, copy.is_repeated, &row);
     } else if (frame->status == UM_CAPTURED_TCP_CUT && um_streams_has_ports(&reader->streams, frame)) {
         row.status = UM_PACKET_CUT;
     } else if (frame->status > UM_CAPTURED_TCP_CUT) {
@@ -137,12 +158,13 @@ static void decode_frame(um_capture_reader *reader, um_packet_rows *rows, const 
         note_link_type(&reader->findings, packet->link_type);
     if (row.status == UM_PACKET_NOT_OURS && options->only_ours)
         return;
-    if (!is_selected(&options->selection, frame, &row)) {
+    bool is_copy = copy.is_repeated && (copy.is_mirrored || !may_be_sent_twice(frame, &row));
+    row.present |= (uint32_t)is_copy << UM_PACKETS_COPY;
+    if (!is_selected(&options->selection, frame, &row) ||
+        (options->tally != NULL && um_tally_take(options->tally, rows, packet, frame, &row))) {
         rows->resolution_bytes = resolution_bytes;
         return;
     }
-    if (options->tally != NULL && um_tally_take(options->tally, rows, packet, frame, &row))
-        return;
     um_packet_rows_append(rows, position, packet, frame, &row);
 }
 
@@ -153,10 +175,11 @@ static void decode_packet(um_capture_reader *reader, um_packet_rows *rows, const
     um_captured_frame frame;
     um_captured_frame_decode(packet->link_type, packet->data, packet->captured_bytes, &frame);
     um_capture_retime(reader, packet, &frame);
-    if (UM_UNLIKELY(frame.status == UM_CAPTURED_FRAGMENT) &&
+    um_copy_found copy = um_copies_take(&reader->copies, packet, &frame);
+    if (UM_UNLIKELY(frame.status == UM_CAPTURED_FRAGMENT) && !copy.is_repeated &&
         um_fragments_hold(&reader->fragments, packet, position, &frame))
         return;
-    decode_frame(reader, rows, options, packet, position, &frame);
+    decode_frame(reader, rows, options, packet, position, &frame, copy);
 }
 
 enum um_capture_step um_packet_rows_decode(um_capture_reader *reader, um_packet_rows *rows,
@@ -168,7 +191,8 @@ enum um_capture_step um_packet_rows_decode(um_capture_reader *reader, um_packet_
             return UM_CAPTURE_FULL;
         um_joined_datagram joined;
         if (um_fragments_pop(&reader->fragments, &joined)) {
-            decode_frame(reader, rows, options, &joined.packet, joined.position, &joined.frame);
+            decode_frame(reader, rows, options, &joined.packet, joined.position, &joined.frame,
+                         (um_copy_found){false, false});
             continue;
         }
         um_capture_packet packet;

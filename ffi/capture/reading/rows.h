@@ -53,6 +53,7 @@ enum um_packet_rows_bit {
     UM_PACKETS_STATUS,         /* next sqn, window, group tag, receiver id */
     UM_PACKETS_IP_FRAGMENT,    /* a boolean's value; IP fragments */
     UM_PACKETS_RETRANSMISSION, /* a boolean's value */
+    UM_PACKETS_COPY,           /* a boolean's value */
     UM_PACKETS_TO_SOURCE,      /* a boolean's value; null if the type is null */
     UM_PACKETS_BITS,
 };

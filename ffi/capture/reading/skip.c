@@ -6,6 +6,9 @@ static void follow(um_capture_reader *reader, um_capture_packet *packet)
     um_joined_datagram joined;
     um_captured_frame_decode(packet->link_type, packet->data, packet->captured_bytes, &frame);
     um_capture_retime(reader, packet, &frame);
+    um_copy_found copy = um_copies_take(&reader->copies, packet, &frame);
+    if (copy.is_repeated)
+        return;
     um_streams_follow(&reader->streams, packet->interface, &frame);
     if (UM_LIKELY(frame.status != UM_CAPTURED_FRAGMENT))
         return;

@@ -326,6 +326,24 @@ static void begin_direction(um_stream_direction *direction, uint32_t first_sqn)
     um_lbmc_stream_init(&direction->messages, true);
 }
 
+static void describe(const um_stream_connection *connection, um_stream_taken *taken)
+{
+    taken->purpose = connection->purpose;
+    taken->is_session = connection->is_session;
+    taken->is_named = connection->is_named;
+    taken->session_id = connection->session_id;
+}
+
+um_stream_taken um_streams_connection_of(um_streams *streams, int32_t interface, const um_captured_frame *frame)
+{
+    ends of = ends_of(streams, frame);
+    um_stream_taken taken = {.status = UM_DGRAM_OK, .is_from_source = of.is_from_source};
+    const um_stream_connection *connection = find(streams, interface, frame->ip_version, &of);
+    if (connection != NULL)
+        describe(connection, &taken);
+    return taken;
+}
+
 um_stream_taken um_streams_take(um_streams *streams, int32_t interface, const um_captured_frame *frame,
                                 um_lbmc_take_item *take, void *context)
 {
@@ -363,10 +381,7 @@ um_stream_taken um_streams_take(um_streams *streams, int32_t interface, const um
         other->acknowledged_sqn = frame->tcp_ack;
     }
     taken.status = into.status;
-    taken.purpose = connection->purpose;
-    taken.is_session = connection->is_session;
-    taken.is_named = connection->is_named;
-    taken.session_id = connection->session_id;
+    describe(connection, &taken);
     direction->is_ended |= (frame->tcp_flags & TCP_FIN) != 0;
     if ((frame->tcp_flags & TCP_RST) || (direction->is_ended && other->is_ended && streams->held_count == 0))
         free_connection(streams, connection);

@@ -125,6 +125,9 @@ bool um_streams_has(const um_streams *streams, const um_captured_frame *frame);
 um_stream_taken um_streams_take(um_streams *streams, int32_t interface, const um_captured_frame *frame,
                                 um_lbmc_take_item *take, void *context);
 
+/* Describes the connection of a copy of a segment, which changes nothing. */
+um_stream_taken um_streams_connection_of(um_streams *streams, int32_t interface, const um_captured_frame *frame);
+
 /* The same for any frame that does not become a row. */
 void um_streams_follow(um_streams *streams, int32_t interface, const um_captured_frame *frame);
 

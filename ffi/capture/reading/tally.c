@@ -23,12 +23,14 @@ void um_tally_begin(um_tally *tally)
     tally->reference_count = 0;
     tally->size_count = 0;
     tally->topic_count = 0;
+    tally->copies_count = 0;
 }
 
 bool um_tally_full(const um_tally *tally)
 {
     return tally->send_count >= tally->send_capacity || tally->stream_count >= UM_TALLY_STREAMS_MAX ||
-           tally->size_count >= SLOTS_USED_MAX || tally->topic_count >= SLOTS_USED_MAX;
+           tally->copies_count >= UM_TALLY_STREAMS_MAX || tally->size_count >= SLOTS_USED_MAX ||
+           tally->topic_count >= SLOTS_USED_MAX;
 }
 
 /* Rounds down, also for times before 1970. */
@@ -200,6 +202,19 @@ static void add_messages(um_tally *tally, uint32_t index, const um_packet_rows *
         add_size(tally, index, udp_bytes, messages, message_bytes, packet->frame_bytes);
 }
 
+static void add_copy(um_tally *tally, const um_capture_packet *packet)
+{
+    int64_t window_ns = tally->window_ns > 0 ? floor_to(packet->time_ns, tally->window_ns) : INT64_MIN;
+    for (uint32_t at = tally->copies_count; at-- > 0;) {
+        um_tally_copies *copies = &tally->copies[at];
+        if (copies->interface == packet->interface && copies->window_ns == window_ns) {
+            copies->packet_count++;
+            return;
+        }
+    }
+    tally->copies[tally->copies_count++] = (um_tally_copies){window_ns, packet->interface, 1};
+}
+
 /* A datagram that reports how many others the receiver was passed over stays a row. */
 static bool is_passed_report(const um_packet_row *row)
 {
@@ -218,6 +233,10 @@ static bool is_counted(const um_capture_packet *packet, const um_captured_frame 
 bool um_tally_take(um_tally *tally, const um_packet_rows *rows, const um_capture_packet *packet,
                    const um_captured_frame *frame, const um_packet_row *row)
 {
+    if (UM_UNLIKELY(row->present & 1u << UM_PACKETS_COPY)) {
+        add_copy(tally, packet);
+        return true;
+    }
     if (UM_UNLIKELY(!is_counted(packet, frame, row)))
         return false;
     uint32_t index = stream_of(tally, packet, frame, key_of(row));

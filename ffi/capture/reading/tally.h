@@ -1,5 +1,6 @@
 /* Counts first transmissions while decoding, instead of making rows of them: frequent packets become facts here, rare
- * ones stay rows. docs/facts.md describes the facts; Python merges a tally into its own.
+ * ones stay rows. Copies of packets of any kind (copies.h) are only counted. docs/facts.md describes the facts; Python
+ * merges a tally into its own.
  *
  * First transmissions with these in common are a stream: interface, source, destination, session and window of time.
  * For LBT-RU, where each receiver gets a copy, also the block of sqns, by which facts count copies once
@@ -83,6 +84,13 @@ typedef struct um_tally_topic {
     uint64_t payload_bytes;
 } um_tally_topic;
 
+/* Copies of packets at an interface in a window of time. */
+typedef struct um_tally_copies {
+    int64_t window_ns; /* as of a stream */
+    int32_t interface;
+    uint64_t packet_count;
+} um_tally_copies;
+
 typedef struct um_tally {
     /* Set by the caller before the first packet. */
     int64_t window_ns; /* length of the windows of time; 0: none */
@@ -92,8 +100,9 @@ typedef struct um_tally {
     um_tally_send *sends;     /* send_capacity entries, like the next two */
     um_tally_rate *rates;
     um_tally_reference *references;
-    um_tally_size *sizes;   /* UM_TALLY_SLOTS, zeroed */
-    um_tally_topic *topics; /* UM_TALLY_SLOTS, zeroed */
+    um_tally_size *sizes;    /* UM_TALLY_SLOTS, zeroed */
+    um_tally_topic *topics;  /* UM_TALLY_SLOTS, zeroed */
+    um_tally_copies *copies; /* UM_TALLY_STREAMS_MAX */
 
     /* Set by the tally. */
     uint32_t stream_count;
@@ -103,6 +112,7 @@ typedef struct um_tally {
     uint32_t reference_count;
     uint32_t size_count;
     uint32_t topic_count;
+    uint32_t copies_count;
 } um_tally;
 
 /* Empties the tally. */

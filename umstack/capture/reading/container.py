@@ -80,6 +80,20 @@ def stored_fragments(reader: Any) -> bytes:
     return bytes(stored)
 
 
+def compare_copies(reader: Any, stored: bytes) -> None:
+    """Let a reader compare packets with those of `stored_copies`."""
+    if not lib.um_copies_load(ffi.addressof(reader, "copies"), stored, len(stored)):
+        raise CaptureError(_OTHER_VERSION, hint="split the capture again")
+
+
+def stored_copies(reader: Any) -> bytes:
+    """Return the packets of which a reader's next ones may be copies, for another reader that continues after it."""
+    copies = ffi.addressof(reader, "copies")
+    stored = bytearray(lib.um_copies_stored_bytes(copies))
+    lib.um_copies_store(copies, ffi.from_buffer("uint8_t[]", stored), len(stored))
+    return bytes(stored)
+
+
 def interfaces_of(reader: Any) -> tuple[Interface, ...]:
     """Return the interfaces that a reader has found so far."""
     return tuple(_interface(reader.interfaces[i]) for i in range(reader.interface_count))

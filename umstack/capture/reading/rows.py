@@ -96,6 +96,7 @@ _TEXTS: dict[str, tuple[int, int | None]] = {
 }
 _FLAGS: dict[str, tuple[int, int | None]] = {
     "ip_fragment": (lib.UM_PACKETS_IP_FRAGMENT, None),
+    "copy": (lib.UM_PACKETS_COPY, None),
     "retransmission": (lib.UM_PACKETS_RETRANSMISSION, lib.UM_PACKETS_DATA),
     "to_source": (lib.UM_PACKETS_TO_SOURCE, lib.UM_PACKETS_TYPE),
 }

@@ -95,6 +95,7 @@ def schema() -> pyarrow.Schema:
             pa.field("udp_bytes", small),
             pa.field("tcp_bytes", small),
             pa.field("tcp_flags", small),
+            pa.field("copy", flag, **always),
             pa.field("status", text, **always),
             pa.field("packet_type", text),
             pa.field("transport", text),

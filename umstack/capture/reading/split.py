@@ -12,11 +12,13 @@ from umstack.capture.reading.container import (
     Interface,
     MappedFile,
     add_interface,
+    compare_copies,
     compression_of,
     follow_streams,
     hold_fragments,
     interfaces_of,
     new_reader,
+    stored_copies,
     stored_fragments,
     stored_streams,
 )
@@ -46,12 +48,15 @@ class Split:
     """Packets have the time of the capture hardware where there is one, not that of the capturing program."""
     fragments: bytes = b""
     """IP fragments before its start whose datagrams are incomplete there: those belong to this split."""
+    copies: bytes = b""
+    """The packets before its start, of which its first packets may be copies."""
 
     def new_reader(self, ports: CapturePorts | None = None) -> Any:
         """Return a reader of the core in the state of a reader of the whole file at the start of this split."""
         reader = new_reader()
         follow_streams(reader, (ports or CapturePorts()).tcp, self.streams)
         hold_fragments(reader, self.fragments)
+        compare_copies(reader, self.copies)
         reader.hardware_times = self.hardware_times
         reader.format = self.format
         reader.swapped = self.swapped
@@ -73,6 +78,7 @@ class Split:
             interfaces=interfaces_of(reader),
             streams=stored_streams(reader),
             fragments=stored_fragments(reader),
+            copies=stored_copies(reader),
         )
 
 

@@ -65,6 +65,7 @@ _LAYOUTS = {
             **dict.fromkeys(("message_count", "fragment_count", "payload_bytes"), _COUNT),
         },
     ),
+    "copies": _layout("um_tally_copies", {"window_ns": "i8", "interface": "i4", "packet_count": _COUNT}),
 }
 
 
@@ -77,6 +78,7 @@ class Tally:
         """Create an empty tally with windows of `window_ns` (0: none)."""
         lengths = {
             "streams": lib.UM_TALLY_STREAMS_MAX,
+            "copies": lib.UM_TALLY_STREAMS_MAX,
             "sizes": lib.UM_TALLY_SLOTS,
             "topics": lib.UM_TALLY_SLOTS,
             **dict.fromkeys(("sends", "rates", "references"), send_capacity),
@@ -94,7 +96,8 @@ class Tally:
         lib.um_tally_begin(self.core)
 
     def __len__(self) -> int:
-        return int(self.core.send_count)
+        copies = self._arrays["copies"][: self.core.copies_count]
+        return int(self.core.send_count) + int(copies["packet_count"].sum())
 
     @contextmanager
     def emptied(self) -> Iterator[dict[str, Any]]:
@@ -104,6 +107,7 @@ class Tally:
             "sends": self.core.send_count,
             "rates": self.core.rate_count,
             "references": self.core.reference_count,
+            "copies": self.core.copies_count,
         }
         found = {name: self._arrays[name][:count] for name, count in counts.items()}
         sizes, topics = self._arrays["sizes"], self._arrays["topics"]
