@@ -25,16 +25,22 @@ static void absorb(um_message_queue *input)
     um_conflation_absorb(&((conflated *)input)->conflation);
 }
 
-static conflated *open_queue(uint32_t key_bytes)
+static conflated *open_queue_of(uint32_t blocks, uint32_t rows, uint32_t block_bytes, uint32_t message_max,
+                                uint32_t key_bytes)
 {
     conflated *f = zeroed(sizeof *f);
-    f->memory[0] = zeroed(um_queue_footprint(BLOCKS, ROWS, BLOCK_BYTES, MESSAGE_MAX));
-    um_queue_init(&f->input, f->memory[0], BLOCKS, ROWS, BLOCK_BYTES, MESSAGE_MAX);
+    f->memory[0] = zeroed(um_queue_footprint(blocks, rows, block_bytes, message_max));
+    um_queue_init(&f->input, f->memory[0], blocks, rows, block_bytes, message_max);
     f->input.needs_review = &f->needs_review;
     f->memory[1] = zeroed(um_conflation_footprint(&f->input));
     um_conflation_init(&f->conflation, f->memory[1], &f->input, key_bytes);
     f->input.absorb = absorb;
     return f;
+}
+
+static conflated *open_queue(uint32_t key_bytes)
+{
+    return open_queue_of(BLOCKS, ROWS, BLOCK_BYTES, MESSAGE_MAX, key_bytes);
 }
 
 static void close_queue(conflated *f)
@@ -67,6 +73,16 @@ static bool bring(conflated *f, uint32_t source, uint32_t key, uint32_t length, 
         um_queue_append_with_properties(&f->input, &row, length, properties);
     else
         um_queue_append(&f->input, &row, length);
+    return true;
+}
+
+static bool bring_bytes(conflated *f, const uint8_t *payload, uint32_t length)
+{
+    uint8_t *space = um_queue_reserve(&f->input, length);
+    if (space == NULL)
+        return false;
+    memcpy(space, payload, length);
+    um_queue_append(&f->input, &(um_row){.sequence_number = f->sqn++, .source = 1}, length);
     return true;
 }
 
@@ -267,6 +283,55 @@ TEST("W8", "random keys, lengths and reads: each read continues with the newest 
         CHECK_EQ(read[key], newest[key]);
     taken_count += count;
     CHECK_EQ(taken_count + f->conflation.conflated_count, f->sqn - 1);
+    close_queue(f);
+}
+
+TEST("W8", "no key is taken for another, not even by its hash")
+{
+    enum {
+        KEYS = 1 << 18,
+        MANY_ROWS = 1 << 13,
+        MANY_BLOCKS = KEYS / MANY_ROWS * 2,
+        BYTES = 8
+    }; /* some 8 pairs collide */
+    for (uint32_t by_source = 0; by_source < 2; by_source++) {
+        conflated *f = open_queue_of(MANY_BLOCKS, MANY_ROWS, MANY_ROWS * BYTES, MESSAGE_MAX, by_source ? 0 : KEY_BYTES);
+        for (uint32_t i = 0; i < KEYS; i++)
+            CHECK(bring(f, by_source ? i : 1, i, BYTES, false));
+        CHECK_EQ(f->conflation.conflated_count, 0);
+        taken *out = zeroed(KEYS * sizeof *out);
+        CHECK_EQ(take(f, out, KEYS), KEYS);
+        for (uint32_t i = 0; i < KEYS; i++)
+            CHECK_EQ(out[i].key, i);
+        free(out);
+        close_queue(f);
+    }
+}
+
+TEST("W8", "a payload that is the start of another key is a key of its own")
+{
+    conflated *f = open_queue(KEY_BYTES);
+    taken out[8];
+    for (uint32_t round = 0; round < 3; round++)
+        for (uint32_t length = 1; length <= KEY_BYTES; length++)
+            CHECK(bring_bytes(f, (const uint8_t[]){0, 0, 0, 0}, length));
+    um_rows rows = um_conflation_take(&f->conflation, 8);
+    CHECK_EQ(rows.count, KEY_BYTES);
+    um_queue_release(rows.block, rows.count);
+    CHECK_EQ(f->conflation.conflated_count, 2 * KEY_BYTES);
+    CHECK_EQ(take(f, out, 8), 0);
+    close_queue(f);
+}
+
+TEST("W8", "the longest message is held, even if it is longer than all blocks together")
+{
+    enum { LONG = 100000 };
+    conflated *f = open_queue_of(BLOCKS, ROWS, BLOCK_BYTES, LONG, KEY_BYTES);
+    taken out;
+    CHECK(bring(f, 1, 1, LONG, false));
+    CHECK(bring(f, 1, 1, LONG, false));
+    CHECK_EQ(take(f, &out, 1), 1);
+    CHECK(out.sqn == 1 && out.length == LONG);
     close_queue(f);
 }
 

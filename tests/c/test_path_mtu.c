@@ -290,6 +290,11 @@ TEST("UM-50 W4", "receivers that ended without a word leave their place to other
     for (uint32_t i = 0; i <= UM_PATH_RECEIVERS_MAX; i++)
         um_path_mtu_on_status(&n.path, address_of(i), 100 + i, 0, 0, 0, n.now_ns);
     CHECK_EQ(n.path.receiver_count, UM_PATH_RECEIVERS_MAX);
+    n.now_ns += 10 * (int64_t)NS_PER_S - 1;
+    um_path_mtu_on_status(&n.path, address_of(0), 1, 0, 0, 0, n.now_ns);
+    CHECK_EQ(n.path.receiver_count, UM_PATH_RECEIVERS_MAX);
+    um_path_mtu_on_status(&n.path, address_of(0), 1, 0, 0, 0, ++n.now_ns);
+    CHECK_EQ(n.path.receiver_count, 1);
     n.now_ns += 60 * (int64_t)NS_PER_S;
     report(&n, 0);
     um_path_mtu_on_status(&n.path, address_of(0), 1, 0, 0, 0, n.now_ns);
@@ -521,6 +526,38 @@ TEST("UM-50 W4", "a link that takes one piece at a time is given each piece once
     check_is_whole(&assembly, &sent);
     free(assembly.memory);
     session_close(f);
+}
+
+TEST("UM-50 W4", "suspicions that were wrong begin checks less and less often")
+{
+    network n = open_network(JUMBO, JUMBO);
+    run(&n, 3, 2 * (int64_t)NS_PER_S);
+    uint32_t checks[2] = {0};
+    for (uint32_t minute = 0; minute < 2; minute++) {
+        uint32_t before = n.probes;
+        for (int64_t end_ns = n.now_ns + 60 * (int64_t)NS_PER_S; n.now_ns < end_ns;) {
+            um_path_mtu_on_repeat(&n.path, JUMBO, n.now_ns);
+            run(&n, 3, 50 * NS_PER_MS);
+        }
+        checks[minute] = n.probes - before;
+    }
+    CHECK_EQ(n.path.bytes, JUMBO);
+    CHECK(checks[0] > checks[1] && checks[1] > 0 && checks[0] <= 100);
+}
+
+TEST("UM-50 W4", "the report of a receiver that has heard one attempt does not limit the size")
+{
+    network n = open_network(JUMBO, JUMBO);
+    n.path_bytes[1] = ETHERNET;
+    while (n.path.state != UM_PATH_CHECKING || n.path.attempt < 3)
+        run(&n, 2, 10 * NS_PER_MS);
+    n.round[2] = n.path.round;
+    n.bytes[2] = FLOOR; /* the larger probes of this attempt were lost */
+    report(&n, 2);
+    for (uint32_t i = 0; i < 200; i++) {
+        run(&n, 3, 10 * NS_PER_MS);
+        CHECK(n.path.bytes == JUMBO || n.path.bytes > ETHERNET - 200);
+    }
 }
 
 CHECK_MAIN

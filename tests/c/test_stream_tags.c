@@ -166,7 +166,8 @@ TEST("", "a direction changes its key, which its next record names")
     CHECK_EQ(um_stream_tags_set_keys(receiver, &both), 0);
     CHECK_EQ(um_stream_tags_verify(receiver, record), UM_TAG_OK);
     seal(source, record, 2);
-    CHECK_EQ(record[7], 0); /* named once */
+    CHECK_EQ(record[7], 0);                            /* named once */
+    CHECK_EQ(um_stream_record_read(record).number, 1); /* the numbers continue */
     CHECK_EQ(um_stream_tags_verify(receiver, record), UM_TAG_OK);
     seal(receiver, record, 3); /* the other direction still uses its old key */
     CHECK_EQ(record[7], 0);
