@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -14,59 +15,29 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("polars")
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from polars.testing import assert_frame_equal
 
+from tests.unit.pipeline_tables import (
+    DAY,
+    SETTINGS,
+    START_NS,
+    batches_of,
+    made_capture,
+    made_layout,
+    packed_facts,
+    take,
+)
 from umstack.analysis.tables import Tables, tables_of
-from umstack.capture import split
-from umstack.capture.generate import Traffic, generate
-from umstack.facts.facts import Facts, facts_of
-from umstack.facts.kinds import SESSION
-from umstack.facts.packed import packed
+from umstack.facts.facts import facts_of
 from umstack.pipeline import parts, table_schema
-from umstack.pipeline.derive import derive_session, take_batch
-from umstack.pipeline.layout import BRONZE, DAY_NS, FACTS, SILVER, Layout, Settings, TablesError, opened
-from umstack.pipeline.maintenance import compact_all, derive_again, write_empty_tables
+from umstack.pipeline.derive import derive_session
+from umstack.pipeline.layout import BRONZE, DAY_NS, FACTS, SILVER, TablesError, opened
+from umstack.pipeline.maintenance import compact_all, derive_again
 from umstack.pipeline.read_back import read_tables
 from umstack.pipeline.table_schema import markdown, schemas
 
 ROOT = Path(__file__).parents[2]
-DAY = date(2026, 3, 4)
-START_NS = int((DAY - date(1970, 1, 1)).days) * DAY_NS
-SETTINGS = Settings("captures")
-
-
-def _capture(folder: Path, start_ns: int = START_NS, **changed: Any) -> str:
-    traffic = Traffic(
-        seed=8, sessions=2, receivers=2, loss=0.02, datagrams_per_second=500, start_ns=start_ns, **changed
-    )
-    return str(generate(folder / f"switch-{start_ns // DAY_NS % 10_000:04}.pcap", 1500, traffic).path)
-
-
-def _packed(facts: Facts) -> pa.Table:
-    """Facts of one day, as the stream has them in a batch; notes and packets without a time have day 0."""
-    first = min((int(frame["first_ns"].min()) for frame in [facts.counts] if len(frame)), default=0)
-    return packed(facts, first // DAY_NS * DAY_NS)
-
-
-def _batches(capture: str, part_bytes: int = 250_000) -> list[pa.Table]:
-    return [_packed(facts_of([part])) for part in split(capture, part_bytes)]
-
-
-def _made(root: Path) -> Layout:
-    layout = Layout(root)
-    layout.state.mkdir(parents=True)
-    write_empty_tables(layout)
-    layout.save(SETTINGS)
-    return layout
-
-
-def _take(layout: Layout, number: int, rows: pa.Table) -> None:
-    for key in sorted({(row["publisher"], row["session_id"]) for row in rows.select(SESSION).to_pylist()}):
-        is_own = pc.and_(pc.equal(rows["publisher"], key[0]), pc.equal(rows["session_id"], key[1]))
-        take_batch(layout, SETTINGS, key, number, rows.filter(is_own))
 
 
 def _equal(made: Tables, wanted: Tables) -> None:
@@ -79,7 +50,7 @@ def _equal(made: Tables, wanted: Tables) -> None:
 @pytest.fixture(scope="module")
 def capture(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return a capture of one day with two sessions."""
-    return _capture(tmp_path_factory.mktemp("capture"))
+    return made_capture(tmp_path_factory.mktemp("capture"))
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +63,12 @@ def test_tables_of_batches_in_any_order_are_those_of_the_report(
     tmp_path: Path, capture: str, wanted: Tables
 ) -> None:
     """Each batch is added, some twice; enough of them for a compaction on the way."""
-    layout, batches = _made(tmp_path / "tables"), _batches(capture, 100_000)
+    layout, batches = made_layout(tmp_path / "tables"), batches_of(capture, 100_000)
     assert len(batches) > parts.PARTS_MAX
     for number, rows in reversed(list(enumerate(batches))):
-        _take(layout, number, rows)
+        take(layout, number, rows)
         if number % 3 == 0:
-            _take(layout, number, rows)
+            take(layout, number, rows)
     tables, packets, _, settings = read_tables(layout.root)
     _equal(tables, wanted)
     assert packets == 1500
@@ -141,21 +112,21 @@ def test_a_batch_killed_at_any_file_operation_and_repeated_counts_once(
 ) -> None:
     """Every point of a crash, within compaction as well: the repeated batch completes the tables."""
     monkeypatch.setattr(parts, "PARTS_MAX", 2)
-    batches = _batches(capture, 800_000)
+    batches = batches_of(capture, 800_000)
     assert len(batches) >= 3
     crash, crashes, at = _Crash(monkeypatch), 0, 1
     is_over = False
     while not is_over:
-        layout = _made(tmp_path / f"tables-{at}")
+        layout = made_layout(tmp_path / f"tables-{at}")
         is_over = True
         for number, rows in enumerate(batches):
             crash.left = at if number == 2 else 0
             try:
-                _take(layout, number, rows)
+                take(layout, number, rows)
             except _Killed:
                 crashes, is_over = crashes + 1, False
                 crash.left = 0
-                _take(layout, number, rows)
+                take(layout, number, rows)
         crash.left = 0
         _equal(read_tables(layout.root)[0], wanted)
         # The first operations are those on facts, also their compaction; the others write tables.
@@ -165,16 +136,16 @@ def test_a_batch_killed_at_any_file_operation_and_repeated_counts_once(
 
 def test_a_new_day_changes_its_own_files_only(tmp_path: Path) -> None:
     """A session of another day is not derived again; a day between two joins them, as a report on all three does."""
-    layout = _made(tmp_path / "tables")
+    layout = made_layout(tmp_path / "tables")
     starts = [START_NS + day * DAY_NS for day in (0, 2, 1)]
-    captures = [_capture(tmp_path, start_ns=start) for start in starts]
+    captures = [made_capture(tmp_path, start_ns=start) for start in starts]
     for number, capture in enumerate(captures[:2]):
         before = {file: file.stat().st_mtime_ns for file in layout.root.glob("*/*/date=2026-03-04/*/*")}
-        _take(layout, number, _packed(facts_of([capture])))
+        take(layout, number, packed_facts(facts_of([capture])))
         assert number == 0 or len(before) > 20
         assert all(file.stat().st_mtime_ns == changed for file, changed in before.items())
         _equal(read_tables(layout.root)[0], tables_of(facts_of(captures[: number + 1])))
-    _take(layout, 2, _packed(facts_of([captures[2]])))
+    take(layout, 2, packed_facts(facts_of([captures[2]])))
     _equal(read_tables(layout.root)[0], tables_of(facts_of(captures)))
     days = sorted({folder.name for folder in layout.table(SILVER, "losses").glob("date=*")})
     assert days == ["date=1970-01-01", "date=2026-03-04", "date=2026-03-05", "date=2026-03-06"]
@@ -182,9 +153,9 @@ def test_a_new_day_changes_its_own_files_only(tmp_path: Path) -> None:
 
 def test_compaction_leaves_one_file_of_the_same_facts(tmp_path: Path, capture: str, wanted: Tables) -> None:
     """`--compact` and `--derive-again` change nothing in the tables."""
-    layout, batches = _made(tmp_path / "tables"), _batches(capture)
+    layout, batches = made_layout(tmp_path / "tables"), batches_of(capture)
     for number, rows in enumerate(batches):
-        _take(layout, number, rows)
+        take(layout, number, rows)
     before, after = compact_all(layout.root)
     assert before > after == len(list(layout.table(BRONZE, FACTS).rglob("part-*.parquet")))
     for file in layout.root.glob("silver/*/*/*/rows.parquet"):
@@ -192,15 +163,15 @@ def test_compaction_leaves_one_file_of_the_same_facts(tmp_path: Path, capture: s
     assert derive_again(layout.root) == len(layout.sessions())
     _equal(read_tables(layout.root)[0], wanted)
     # A batch that is repeated after its file was merged counts once.
-    _take(layout, len(batches) - 1, batches[-1])
+    take(layout, len(batches) - 1, batches[-1])
     _equal(read_tables(layout.root)[0], wanted)
 
 
 def test_an_older_file_lacks_a_column_and_a_newer_folder_is_refused(tmp_path: Path, capture: str) -> None:
     """A missing column is null until the tables are derived again."""
-    layout = _made(tmp_path / "tables")
-    for number, rows in enumerate(_batches(capture)):
-        _take(layout, number, rows)
+    layout = made_layout(tmp_path / "tables")
+    for number, rows in enumerate(batches_of(capture)):
+        take(layout, number, rows)
     for file in layout.table(SILVER, "sessions").rglob("rows.parquet"):
         pq.write_table(pq.read_table(file, partitioning=None).drop_columns(["restarts"]), file)
     assert read_tables(layout.root)[0]["sessions"]["restarts"].null_count() == 2
@@ -215,7 +186,7 @@ def test_an_older_file_lacks_a_column_and_a_newer_folder_is_refused(tmp_path: Pa
 
 def test_an_unfinished_batch_and_a_second_writer_are_refused(tmp_path: Path) -> None:
     """Readers of all tables wait for a batch, and do not read half of one; a folder without tables is an error."""
-    layout = _made(tmp_path / "tables")
+    layout = made_layout(tmp_path / "tables")
     with layout.owned(), pytest.raises(TablesError, match="another process"), layout.owned():
         pass
     with pytest.raises(_Killed), layout.changing():
@@ -256,8 +227,8 @@ def _forget_schemas() -> Iterator[None]:
 
 def test_rollups_add_up_to_the_silver_tables(tmp_path: Path, capture: str, wanted: Tables) -> None:
     """Losses per day and receiver, messages per day and topic."""
-    layout = _made(tmp_path / "tables")
-    _take(layout, 0, _packed(facts_of([capture])))
+    layout = made_layout(tmp_path / "tables")
+    take(layout, 0, packed_facts(facts_of([capture])))
 
     def gold(name: str) -> pl.DataFrame:
         return pl.read_parquet(str(layout.root / "gold" / name / "**" / "rows.parquet"))
@@ -270,3 +241,16 @@ def test_rollups_add_up_to_the_silver_tables(tmp_path: Path, capture: str, wante
     derive_session(layout, SETTINGS, ("10.0.0.1", gold("session_days")["session_id"].min()))
     assert set(gold("findings")["severity"]) <= {"bad", "worth_a_look", "good", "note"}
     assert len(gold("findings")) > 3
+
+
+def test_reading_tables_back_needs_no_spark(tmp_path: Path) -> None:
+    """`umstack report --tables` and `umstack pipeline --compact` run with the extra `report` alone."""
+    layout = made_layout(tmp_path / "tables")
+    program = (
+        "import sys; sys.modules['pyspark'] = None\n"
+        "from umstack.pipeline.maintenance import compact_all\n"
+        "from umstack.report import make_report_of_tables\n"
+        f"compact_all({str(layout.root)!r}); make_report_of_tables({str(layout.root)!r}, {str(tmp_path / 'out')!r})"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert (tmp_path / "out" / "report.html").exists()

@@ -85,7 +85,10 @@ def command(
     if as_json and captures is not None and not once:
         raise click.UsageError("--json needs --once, --compact or --derive-again")
     try:
-        from umstack.pipeline import maintenance, run
+        from umstack.pipeline import maintenance
+
+        if captures is not None:
+            from umstack.pipeline.run import PipelineOptions
     except ImportError as error:
         raise Unsupported(
             f"a pipeline needs {error.name}", hint="pip install 'umstack[spark,report]'"
@@ -97,7 +100,7 @@ def command(
         sessions = maintenance.derive_again(tables, mtu)
         _report({"sessions": sessions}, f"derived the tables of {sessions:,} sessions", as_json)
     elif captures is not None:
-        options = run.PipelineOptions(
+        options = PipelineOptions(
             captures, tables, once, interval, mtu or 1500, hardware_times, master, driver_memory, max_bytes
         )
         done, was_stopped = _filled(options)

@@ -13,13 +13,12 @@ from datetime import date, timedelta
 import polars as pl
 import pyarrow as pa
 
-from umstack.analysis import losses, traffic
+from umstack.analysis import losses, numbering, traffic
 from umstack.analysis.tables import Tables, tables_of_part
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import SESSION
 from umstack.facts.packed import NO_SESSION
 from umstack.facts.points import points_in, renamed, short_names
-from umstack.monitor import windows
 from umstack.pipeline.layout import DAY_NS, GOLD, SILVER, Layout, Settings, session_name
 from umstack.pipeline.parts import add_batch, facts_of_day, write_parquet
 from umstack.pipeline.table_schema import schemas
@@ -81,7 +80,7 @@ def session_rows(
     for name, table in tables.items():
         for day, rows in _by_day(table, days):
             yield SILVER, name, day, rows
-    for name, gold in _rollups(tables, by_day, mtu).items():
+    for name, gold in _rollups(tables, by_day).items():
         for day in days:
             yield GOLD, name, day, gold.filter(pl.col("date") == day).drop("date")
     found = _findings(key, tables)
@@ -106,7 +105,7 @@ def _placed(time: str, days: list[date]) -> pl.Expr:
     return day.clip(days[0], days[-1]).fill_null(days[0])
 
 
-def _rollups(tables: Tables, by_day: Mapping[date, Facts], mtu: int) -> dict[str, pl.DataFrame]:
+def _rollups(tables: Tables, by_day: Mapping[date, Facts]) -> dict[str, pl.DataFrame]:
     """Return the rollups with their day."""
     lost = tables["losses"].with_columns(date=_placed("lost_ns", sorted(by_day)))
     unrepaired = pl.col("repaired_ns").is_null().sum().cast(pl.Int64)
@@ -123,7 +122,7 @@ def _rollups(tables: Tables, by_day: Mapping[date, Facts], mtu: int) -> dict[str
             unrepaired=unrepaired,
         )
     )
-    sent = _of_days(by_day, lambda facts: windows.traffic(facts, mtu).filter(pl.col("receiver").is_null()))
+    sent = _of_days(by_day, _at_best_point)
     topics = _of_days(by_day, traffic.topics)
     known = tables["topics"].select(*_TOPIC, name="topic")
     topics = topics.join(known, list(_TOPIC), "left", nulls_equal=True)
@@ -138,6 +137,13 @@ def _rollups(tables: Tables, by_day: Mapping[date, Facts], mtu: int) -> dict[str
         name: table.select("date", *schemas()[GOLD][name].names).sort("date", *SESSION)
         for name, table in made.items()
     }
+
+
+def _at_best_point(facts: Facts) -> pl.DataFrame:
+    """Return the traffic of each session at the point that saw most of it."""
+    seen = traffic.sessions(facts, pl.DataFrame(schema=numbering.COVERAGE))
+    ordered = seen.sort("datagrams", "messages", "point", descending=[True, True, False])
+    return ordered.unique(list(SESSION), keep="first", maintain_order=True)
 
 
 def _of_days(by_day: Mapping[date, Facts], make: Callable[[Facts], pl.DataFrame]) -> pl.DataFrame:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from umstack.errors import UmError
 from umstack.facts.packed import NO_SESSION
@@ -96,10 +96,10 @@ class Layout:
         return sorted(_day(folder) for folder in found if (folder / here).is_dir())
 
     def sessions(self) -> dict[str, list[date]]:
-        """Return the sessions that have facts, by the quoted name of their partition, with their days."""
+        """Return the sessions that have facts, by the value of their partition, with their days."""
         found: dict[str, list[date]] = {}
         for folder in sorted(self.table(BRONZE, FACTS).glob("date=*/session=*")):
-            found.setdefault(folder.name.removeprefix("session="), []).append(_day(folder.parent))
+            found.setdefault(unquote(folder.name.removeprefix("session=")), []).append(_day(folder.parent))
         return found
 
     def settings(self) -> Settings | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
-from urllib.parse import unquote
 
 from umstack.facts.packed import NO_SESSION
 from umstack.pipeline.derive import derive_session
@@ -24,8 +23,8 @@ def derive_again(folder: Path, mtu: int | None = None) -> int:
         write_empty_tables(layout)
         sessions = layout.sessions()
         with layout.changing():
-            for name in sessions:
-                derive_session(layout, settings, session_key(unquote(name)))
+            for session in sessions:
+                derive_session(layout, settings, session_key(session))
             layout.save(settings)
         return len(sessions)
 
@@ -35,8 +34,7 @@ def compact_all(folder: Path) -> tuple[int, int]:
     layout, _ = opened(folder)
     before = after = 0
     with layout.owned():
-        for name, days in layout.sessions().items():
-            session = unquote(name)
+        for session, days in layout.sessions().items():
             with layout.session_locked(session):
                 for day in days:
                     before += compact(layout, session, day)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from datetime import date
-from urllib.parse import unquote
 
 import polars as pl
 import pyarrow as pa
@@ -28,7 +27,7 @@ def read_tables(folder: str | os.PathLike[str]) -> tuple[Tables, int, list[str],
     layout, settings = opened(folder)
     none = session_name(*NO_SESSION)
     with layout.unchanging():
-        sessions = {unquote(name): days for name, days in layout.sessions().items()}
+        sessions = layout.sessions()
         of_none = _merged(layout, none, sessions)
         parts = [tables_of_part(of_none, settings.mtu)]
         stored = []

@@ -1,4 +1,4 @@
-"""PySpark data sources: captures as DataFrames.
+"""PySpark data sources: captures as DataFrames, and the tables of a pipeline as views.
 
 from umstack.spark import UmpcapDataSource
 
@@ -12,14 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from umstack.spark.umpcap import UmpcapDataSource
+    from umstack.spark.views import register_views
 
-__all__ = ["UmpcapDataSource"]
+__all__ = ["UmpcapDataSource", "register_views"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the data source on first use: it needs PySpark, and other modules here do not."""
+    """Import on first use: both need PySpark, which other modules here do not."""
     if name == "UmpcapDataSource":
         from umstack.spark.umpcap import UmpcapDataSource
 
         return UmpcapDataSource
+    if name == "register_views":
+        from umstack.spark.views import register_views
+
+        return register_views
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -72,11 +72,18 @@ _NOTES: dict[str, tuple[str, str | None]] = {
 
 
 def commented(schema: pa.Schema) -> StructType:
-    """Convert a schema to Spark's, with comment and unit in the metadata of each field."""
-    return StructType([_commented(field) for field in from_arrow_schema(schema)])
+    """Convert a schema to Spark's, with comment and unit in the metadata of each field.
+
+    Notes that the schema's fields have in their own metadata take precedence.
+    """
+    fields = zip(from_arrow_schema(schema), schema, strict=True)
+    return StructType([_commented(field, own.metadata or {}) for field, own in fields])
 
 
-def _commented(field: StructField) -> StructField:
-    comment, unit = _NOTES[field.name]
-    metadata = {"comment": comment} | ({} if unit is None else {"unit": unit})
+def _commented(field: StructField, own: dict[bytes, bytes]) -> StructField:
+    if own:
+        metadata = {name.decode(): note.decode() for name, note in own.items()}
+    else:
+        comment, unit = _NOTES[field.name]
+        metadata = {"comment": comment} | ({} if unit is None else {"unit": unit})
     return StructField(field.name, field.dataType, field.nullable, metadata)

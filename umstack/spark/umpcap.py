@@ -20,14 +20,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from umstack.capture import Split, split
+from umstack.capture import CaptureError, Split, split
 from umstack.capture.reading.capture_files import capture_files, copies
 from umstack.facts.packed import PACKED
 from umstack.facts.packet_columns import PACKETS
 from umstack.spark.column_notes import commented
 from umstack.spark.pushed_filters import push, spark_pushes_filters
-from umstack.spark.umpcap_parts import CapturePart, PartReader, UmpcapOptions
+from umstack.spark.umpcap_parts import FACT_ROWS, PACKET_ROWS, CapturePart, PartReader, UmpcapOptions
 from umstack.spark.umpcap_stream import UmpcapStreamReader
+from umstack.spark.umpcap_tables import TableReader, table_schema
 
 NAME = "umpcap"
 
@@ -71,7 +72,7 @@ class FilteringUmpcapReader(UmpcapReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Take the filters that the decoder can apply; returns those left to Spark."""
-        if self._options.rows == "facts":
+        if self._options.rows == FACT_ROWS:
             return filters
         self._reader.selection, left = push(self._reader.selection, filters)
         return left
@@ -88,13 +89,24 @@ class UmpcapDataSource(DataSource):
     def schema(self) -> StructType:
         """Return all columns."""
         rows = UmpcapOptions.of(self.options).rows
-        return commented(PACKED if rows == "facts" else PACKETS)
+        if rows == PACKET_ROWS:
+            return commented(PACKETS)
+        return commented(PACKED) if rows == FACT_ROWS else table_schema(rows)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
+        options = UmpcapOptions.of(self.options)
+        if options.rows not in (PACKET_ROWS, FACT_ROWS):
+            return TableReader(schema, options)
         kind = FilteringUmpcapReader if spark_pushes_filters(sys.modules) else UmpcapReader
-        return kind(schema, UmpcapOptions.of(self.options))
+        return kind(schema, options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of a streaming query."""
-        return UmpcapStreamReader(schema, UmpcapOptions.of(self.options))
+        options = UmpcapOptions.of(self.options)
+        if options.rows not in (PACKET_ROWS, FACT_ROWS):
+            raise CaptureError(
+                f"the rows of {options.rows} change as captures grow: a stream has only packets and facts",
+                hint="umstack pipeline keeps the tables of growing captures (docs/pipeline.md)",
+            )
+        return UmpcapStreamReader(schema, options)

@@ -26,6 +26,7 @@ from umstack.facts.facts import Counter
 from umstack.facts.kinds import BUCKET_NS
 from umstack.facts.packed import PACKED, packed
 from umstack.facts.packet_columns import PACKETS, note_row, select
+from umstack.pipeline.table_schema import layer_of
 from umstack.spark.option_names import unknown_options
 
 OPTION_NAMES = (
@@ -34,6 +35,7 @@ OPTION_NAMES = (
 )
 """All options of a read; Spark itself adds path and paths."""
 
+PACKET_ROWS, FACT_ROWS = "packets", "facts"
 _TARGET_BYTES = 64 << 20
 _BATCH_ROWS = 32768
 _OPTIONS_HINT = "docs/spark.md lists the options of umpcap"
@@ -68,15 +70,16 @@ class UmpcapOptions:
         paths = json.loads(lowered["paths"]) if "paths" in lowered else [lowered.get("path", "")]
         if not all(paths):
             raise CaptureError("no capture is named", hint='load("capture.pcapng"), or a folder, or a glob')
-        rows = lowered.get("rows", "packets")
-        if rows not in ("packets", "facts"):
-            raise CaptureError(f"rows is {rows}: it can be packets or facts", hint=_OPTIONS_HINT)
+        rows = lowered.get("rows", PACKET_ROWS)
+        if rows not in (PACKET_ROWS, FACT_ROWS) and layer_of(rows) is None:
+            hint = "docs/tables.md lists the tables"
+            raise CaptureError(f"rows is {rows}: it can be packets, facts, or the name of a table", hint=hint)
         default = CapturePorts()
         return cls(
             paths=tuple(paths),
             target_bytes=_positive(lowered, "targetPartitionBytes", _TARGET_BYTES),
             batch_rows=_positive(lowered, "batchRows", _BATCH_ROWS),
-            only_ours=_flag(lowered, "onlyOurs") or rows == "facts",
+            only_ours=_flag(lowered, "onlyOurs") or rows != PACKET_ROWS,
             notes=_flag(lowered, "notes"),
             rows=rows,
             window_ns=_window_ns(lowered),
@@ -163,7 +166,7 @@ class PartReader:
         """
         self.options = options
         self.of_stream = of_stream
-        known = PACKED if options.rows == "facts" else PACKETS
+        known = PACKED if options.rows == FACT_ROWS else PACKETS
         types = {field.name: field.dataType for field in from_arrow_schema(known)}
         for field in schema:
             if field.name not in types:
@@ -179,7 +182,7 @@ class PartReader:
 
     def read(self, part: CapturePart) -> Iterator[pa.RecordBatch]:
         """Return the record batches of a partition."""
-        if self.options.rows == "facts":
+        if self.options.rows == FACT_ROWS:
             return self._facts(part)
         return self._packets(part)
 
