@@ -131,8 +131,9 @@ class Receiver(Reader):
     def wait_connected(self, sources: int = 1, timeout: float | None = None) -> None:
         """Wait until the receiver has found enough sources and receives them.
 
-        Messages that a source sends later are received. Over TCP the connection may still be in progress:
-        Source.wait_connected() waits for it.
+        Every message that these sources send later is received, or reported as lost: their sessions are joined, and
+        connections that a transport needs are accepted. An Ultra Messaging source that sends nothing to a receiver that
+        has joined is taken to have accepted it after a second.
 
         Args:
             sources: Number of sources.
@@ -175,8 +176,9 @@ class Receiver(Reader):
         if not await wait_async(self._engine, lambda: self._known_sources() >= sources, timeout):
             raise self._not_connected(sources, timeout)
 
-    def _known_sources(self) -> float:
-        return self.stats()["delivery_controllers"] or 0
+    def _known_sources(self) -> int:
+        self._check_open()
+        return self._subscription.connected()
 
     def _not_connected(self, sources: int, timeout: float | None) -> NotConnected:
         return NotConnected(

@@ -649,6 +649,16 @@ class Source(AsyncClosing):
         return bool(lib.um_publication_connected(self._handle))
 
     @property
+    def known_receivers(self) -> int:
+        """The receivers of the topic that wait_connected() counts. Raises Closed.
+
+        Flow control or a unicast transport knows them; with flow_control none on LBT-RM it is 0. A receiver that does
+        not report its topics, as Ultra Messaging's, counts for every topic of the session.
+        """
+        self._check_open()
+        return int(lib.um_publication_receivers(self._handle))
+
+    @property
     def message_maximum_bytes(self) -> int:
         """The longest message that one send accepts, in bytes. Raises Closed."""
         self._check_open()
@@ -723,7 +733,9 @@ class Source(AsyncClosing):
             os.close(fd)
 
     def wait_connected(self, receivers: int = 1, timeout: float | None = None) -> None:
-        """Wait until flow control or a unicast transport knows enough receivers.
+        """Wait until flow control or a unicast transport knows enough receivers of the topic.
+
+        They receive every message sent later, or report it as lost.
 
         Args:
             receivers: Number of receivers.
@@ -742,7 +754,7 @@ class Source(AsyncClosing):
             ```
         """
         self._check_knows_receivers()
-        if not wait(self._engine, lambda: self._known_receivers() >= receivers, timeout):
+        if not wait(self._engine, lambda: self.known_receivers >= receivers, timeout):
             raise self._not_connected(receivers, timeout)
 
     async def wait_connected_async(self, receivers: int = 1, timeout: float | None = None) -> None:
@@ -765,7 +777,7 @@ class Source(AsyncClosing):
             ```
         """
         self._check_knows_receivers()
-        if not await wait_async(self._engine, lambda: self._known_receivers() >= receivers, timeout):
+        if not await wait_async(self._engine, lambda: self.known_receivers >= receivers, timeout):
             raise self._not_connected(receivers, timeout)
 
     def _check_knows_receivers(self) -> None:
@@ -778,14 +790,11 @@ class Source(AsyncClosing):
         """True if the receivers known are the clients of a unicast session, not those of flow control."""
         return self.options.is_stream or self.options.flow_control == "none"
 
-    def _known_receivers(self) -> float:
-        return self.stats()["num_clients" if self._is_by_clients() else "receivers_known"] or 0
-
     def _not_connected(self, receivers: int, timeout: float | None) -> NotConnected:
         hints = [_OVER_RINGS] if self._engine.link.kind == "xdp" else []
         hints += [] if self._is_by_clients() else [_SILENT_RECEIVERS]
         return NotConnected(
-            f"{self._known_receivers()} of {receivers} receivers came within {timeout} s",
+            f"{self.known_receivers} of {receivers} receivers came within {timeout} s",
             hint="; ".join(hints) or None,
         )
 

@@ -19,6 +19,7 @@ _Static_assert((uint32_t)STREAM_BYTES >= (uint32_t)UM_LBMC_MESSAGE_BYTES_MAX + U
 static const int64_t INTERVAL_NS = 100000000;
 static const int64_t GREETING_NS = INT64_C(5000000000);
 static const int64_t LOOK_NS = 100000000; /* the loop looks at a log at least this often, should a wake-up be missed */
+static const int64_t TOPICS_RETRY_NS = 10000000;
 static const int64_t CHECK_NS = 10000000; /* how often a thread that polls reads the socket */
 
 int um_ipc_connection_open(um_ipc_connection *connection, um_reactor *reactor, um_node *node,
@@ -95,6 +96,39 @@ static void end(um_ipc_connection *connection, int64_t now_ns)
     um_receiver_session_end(connection->session, now_ns);
 }
 
+/* Returns false if the socket is full, or closed. */
+static bool send_topic(const um_ipc_connection *connection, uint32_t topic_index, bool is_wanted)
+{
+    um_ipc_control topic = um_ipc_control_make(UM_IPC_TOPIC, connection->session->config.id.session_id);
+    topic.topic_index = topic_index;
+    topic.is_wanted = is_wanted;
+    UM_COUNT(connection->counters->syscalls, 1);
+    return um_ipc_send(connection->fd, &topic, NULL) == 0;
+}
+
+void um_ipc_connection_report_topic(um_ipc_connection *connection, um_delivery *delivery)
+{
+    if (connection->state != UM_IPC_ATTACHED || !connection->takes_topics || connection->needs_announcement)
+        return;
+    delivery->is_topic_reported = send_topic(connection, delivery->topic_index, true);
+    connection->needs_announcement = !delivery->is_topic_reported;
+}
+
+/* Reports the topics that were not reported on this socket, until it is full: the tick continues. */
+static void report_topics(um_ipc_connection *connection)
+{
+    connection->needs_announcement = false;
+    for (um_delivery *d = connection->session->controllers; d != NULL; d = d->next)
+        if (!d->is_topic_reported)
+            um_ipc_connection_report_topic(connection, d);
+}
+
+void um_ipc_connection_cancel_topic(um_ipc_connection *connection, uint32_t topic_index)
+{
+    if (connection->state == UM_IPC_ATTACHED && connection->takes_topics)
+        send_topic(connection, topic_index, false);
+}
+
 /* Handles a lost or failed attachment: the next attempt follows, unless it is too late for one. */
 static void lose(um_ipc_connection *connection, int64_t now_ns)
 {
@@ -167,6 +201,10 @@ static void on_welcome(um_ipc_connection *connection, const um_ipc_control *welc
     connection->state = UM_IPC_ATTACHED;
     connection->interval_ns = INTERVAL_NS;
     connection->is_armed = false;
+    connection->takes_topics = um_ipc_common_version(welcome) >= UM_IPC_VERSION_TOPICS;
+    for (um_delivery *d = connection->session->controllers; d != NULL; d = d->next)
+        d->is_topic_reported = false;
+    report_topics(connection);
     UM_COUNT(connection->session->counters.connects, 1);
     note_life(connection, now_ns);
     um_reactor_wake_by(connection->reactor, connection->due_ns);
@@ -358,5 +396,9 @@ int64_t um_ipc_connection_tick(um_ipc_connection *connection, int64_t now_ns)
     }
     if (connection->state == UM_IPC_ENDED)
         return UM_NEVER_NS;
+    if (connection->needs_announcement)
+        report_topics(connection);
+    if (connection->needs_announcement)
+        return um_earliest_ns(connection->due_ns, now_ns + TOPICS_RETRY_NS);
     return is_reading(connection) ? um_earliest_ns(connection->due_ns, now_ns + LOOK_NS) : connection->due_ns;
 }

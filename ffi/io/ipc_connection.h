@@ -45,9 +45,11 @@ typedef struct um_ipc_connection {
     uint32_t *changes; /* incremented when fd is replaced or becomes readable */
     uint32_t index;    /* in the epoll set, as a group */
     enum um_ipc_state state;
-    int fd;             /* the control socket; -1: none */
-    bool is_reported;   /* to the loop, when it is readable */
-    bool is_armed;      /* the source wakes us by the socket */
+    int fd;                  /* the control socket; -1: none */
+    bool is_reported;        /* to the loop, when it is readable */
+    bool is_armed;           /* the source wakes us by the socket */
+    bool takes_topics;       /* attached: the source counts the receivers of each topic */
+    bool needs_announcement; /* topics are not reported yet, because the socket was full */
     int64_t due_ns;     /* waiting: the next attempt; greeting: when it is given up; attached: next check for life */
     int64_t checked_ns; /* when the socket was last read */
     int64_t alive_ns;   /* when the source last showed that it lives */
@@ -65,6 +67,10 @@ typedef struct um_ipc_connection {
 int um_ipc_connection_open(um_ipc_connection *connection, um_reactor *reactor, um_node *node,
                            um_receiver_session *session, uint32_t index, uint32_t *changes, um_link_counters *counters);
 void um_ipc_connection_close(um_ipc_connection *connection);
+
+/* Reports the topic of a new controller, or one that has no controller any more. */
+void um_ipc_connection_report_topic(um_ipc_connection *connection, um_delivery *delivery);
+void um_ipc_connection_cancel_topic(um_ipc_connection *connection, uint32_t topic_index);
 
 /* Starts or stops reporting to the loop that its socket is readable; stopped while another thread waits for it. */
 void um_ipc_connection_report(um_ipc_connection *connection, bool is_reported);

@@ -1,5 +1,6 @@
 #include "io/ipc_fan_out.h"
 
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -55,9 +56,13 @@ void um_ipc_fan_out_close(um_ipc_fan_out *fan_out)
 
 int um_ipc_fan_out_join(um_ipc_fan_out *fan_out, um_ipc_client *client)
 {
+    client->topic_memory = um_allocate(um_topic_filter_footprint(UM_TOPIC_FILTER_TOPICS_MAX));
+    if (client->topic_memory == NULL)
+        return -ENOMEM;
     int result = um_segment_create(&client->page, "umstack-lbtipc-reader", UM_SHARED_READER_BYTES, false);
     if (result != 0)
         return result;
+    um_topic_filter_init(&client->topics, client->topic_memory, UM_TOPIC_FILTER_TOPICS_MAX);
     um_shared_peer_init(&client->peer, client->page.memory, &fan_out->writer);
     client->state = UM_IPC_CLIENT_JOINED;
     client->is_waited_for = client->has_failed = false;
@@ -71,7 +76,19 @@ void um_ipc_fan_out_leave(um_ipc_fan_out *fan_out, um_ipc_client *client)
     fan_out->session->stream_client_count = fan_out->joined_count;
     close(client->fd);
     um_segment_close(&client->page);
+    free(client->topic_memory);
     *client = (um_ipc_client){.fd = -1};
+}
+
+uint32_t um_ipc_fan_out_receivers(const um_ipc_fan_out *fan_out, uint32_t topic_index)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < fan_out->client_limit; i++) {
+        const um_ipc_client *client = &fan_out->clients[i];
+        count += client->state == UM_IPC_CLIENT_JOINED && !client->has_failed &&
+                 (client->has_every_topic || um_topic_filter_has(&client->topics, topic_index));
+    }
+    return count;
 }
 
 /* Marks a client that breaks the rules; the shutdown reports its socket to the loop, which closes it. */

@@ -19,6 +19,7 @@
 #include "core/foundation/counters.h"
 #include "core/ipc/shared_log.h"
 #include "core/source/source_session.h"
+#include "core/source/topic_filter.h"
 #include "os/segment.h"
 
 enum { UM_IPC_CLIENTS_MAX = 1024 }; /* per session, with those that have not said HELLO */
@@ -39,6 +40,9 @@ typedef struct um_ipc_client {
     int64_t wanted_position; /* waited for: the session continues once the receiver has read everything before */
     bool is_waited_for;      /* receiver-paced: the session waits for its space */
     bool has_failed;         /* the owner closes it in its next pass */
+    bool has_every_topic;    /* it does not report its topics, or has more than `topics` holds */
+    um_topic_filter topics;
+    void *topic_memory;
 } um_ipc_client;
 
 typedef struct um_ipc_fan_out {
@@ -62,6 +66,8 @@ void um_ipc_fan_out_close(um_ipc_fan_out *fan_out);
 
 /* Gives the client a page; it gets all data from now on. 0 or -errno. */
 int um_ipc_fan_out_join(um_ipc_fan_out *fan_out, um_ipc_client *client);
+/* Returns how many clients receive the topic. */
+uint32_t um_ipc_fan_out_receivers(const um_ipc_fan_out *fan_out, uint32_t topic_index);
 /* Closes the client's connection and frees its place. */
 void um_ipc_fan_out_leave(um_ipc_fan_out *fan_out, um_ipc_client *client);
 

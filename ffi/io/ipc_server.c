@@ -144,6 +144,7 @@ static void join(um_ipc_server *server, um_ipc_client *client, const um_ipc_cont
     server->greeting_count--;
     um_ipc_control welcome = um_ipc_control_make(UM_IPC_WELCOME, server->session_id);
     welcome.version_low = welcome.version_high = um_ipc_common_version(hello);
+    client->has_every_topic = welcome.version_high < UM_IPC_VERSION_TOPICS;
     welcome.capacity_bytes = fan_out->writer.capacity_bytes;
     welcome.is_source_paced = fan_out->is_source_paced;
     welcome.position = fan_out->writer.position;
@@ -163,7 +164,13 @@ static bool on_message(um_ipc_server *server, um_ipc_client *client, const um_ip
         join(server, client, message);
         return true;
     }
-    return client->state == UM_IPC_CLIENT_JOINED && message->kind == UM_IPC_WAKE;
+    if (client->state != UM_IPC_CLIENT_JOINED)
+        return false;
+    if (message->kind == UM_IPC_TOPIC && message->is_wanted)
+        client->has_every_topic |= !um_topic_filter_add(&client->topics, message->topic_index);
+    else if (message->kind == UM_IPC_TOPIC)
+        um_topic_filter_remove(&client->topics, message->topic_index);
+    return message->kind == UM_IPC_WAKE || message->kind == UM_IPC_TOPIC;
 }
 
 /* Reads the client's messages and its position. Returns how many messages; closes a client that has ended or failed. */

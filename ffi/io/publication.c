@@ -384,6 +384,26 @@ bool um_publication_drained(um_publication *publication)
     return drained;
 }
 
+static uint32_t receivers_of(um_publication_session *session, uint32_t topic_index)
+{
+    int64_t now_ns = um_clock_ns();
+    um_lock_acquire(&session->core.sender_lock);
+    uint32_t count = session->tcp != NULL   ? um_tcp_fan_out_receivers(&session->tcp->fan_out, topic_index, now_ns)
+                     : session->ipc != NULL ? um_ipc_fan_out_receivers(&session->ipc->fan_out, topic_index)
+                                            : um_source_session_receivers(&session->core, topic_index, now_ns);
+    um_lock_release(&session->core.sender_lock);
+    return count;
+}
+
+uint32_t um_publication_receivers(um_publication *publication)
+{
+    if (!um_gate_enter(&publication->gate))
+        return 0;
+    uint32_t count = receivers_of(publication->session, publication->core.topic_index);
+    um_gate_leave(&publication->gate);
+    return count;
+}
+
 uint32_t um_publication_message_max(const um_publication *publication)
 {
     return um_source_message_max(&publication->core);

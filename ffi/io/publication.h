@@ -52,6 +52,10 @@ bool um_publication_sendable(const um_publication *publication);
 bool um_publication_drained(um_publication *publication);
 uint32_t um_publication_message_max(const um_publication *publication);
 
+/* Returns how many receivers of its topic the session knows (um_source_session_receivers); of a stream, how many of its
+ * clients receive the topic. */
+uint32_t um_publication_receivers(um_publication *publication);
+
 /* Returns true if flow control knows a receiver (always with policy none). */
 bool um_publication_connected(const um_publication *publication);
 

@@ -435,10 +435,9 @@ static void make_space(um_receiving *receiving, const um_session_id *id)
     } while (is_needed && evicted != NULL);
 }
 
-/* Returns the session's TCP connection, or NULL for other transports. */
-static um_tcp_connection *connection_of(um_receiver_session *session)
+static um_group *group_of(um_receiver_session *session)
 {
-    return session->config.id.transport == UM_TRANSPORT_TCP ? &((session_block *)session)->connection : NULL;
+    return ((session_block *)session)->group;
 }
 
 int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_receiver_session_config *config,
@@ -471,9 +470,7 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
                      session->config.nak_generation_ns);
     delivery->is_nak_free = !um_receiver_session_can_nak(session);
     if (um_receiver_session_map(session, delivery, um_clock_ns())) {
-        um_tcp_connection *connection = connection_of(session);
-        if (connection != NULL)
-            um_tcp_connection_request_topic(connection, delivery);
+        um_group_report_topic(group_of(session), delivery);
         um_resume_points_apply(&receiving->node.resume_points, session, delivery);
         return 0;
     }
@@ -481,6 +478,19 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
     free(delivery);
     receiving->reactor->error_step = "topic table";
     return -ENOSPC;
+}
+
+uint32_t um_receiving_connected(const um_receiving *receiving, const um_receiver *receiver, int64_t now_ns)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < receiving->node.session_count && receiver->controller_count > count; i++) {
+        um_receiver_session *session = receiving->node.sessions[i];
+        if (!um_group_is_joined(group_of(session), now_ns))
+            continue;
+        for (const um_delivery *d = session->controllers; d != NULL; d = d->next)
+            count += d->receiver == receiver && um_receiver_session_is_connected(session, d, now_ns);
+    }
+    return count;
 }
 
 void um_receiving_drop(um_receiving *receiving, um_receiver *receiver)
@@ -494,13 +504,13 @@ void um_receiving_drop(um_receiving *receiving, um_receiver *receiver)
                 continue;
             uint32_t topic_index = d->topic_index;
             unmap_controller(receiving, session, d);
-            um_tcp_connection *connection = connection_of(session);
-            if (connection != NULL && um_topic_table_slot(&session->topics, topic_index)->first == NULL)
-                um_tcp_connection_cancel_topic(connection, topic_index);
+            if (um_topic_table_slot(&session->topics, topic_index)->first == NULL)
+                um_group_cancel_topic(group_of(session), topic_index);
         }
         if (session->controllers == NULL)
             close_session(receiving, (session_block *)session);
     }
+    um_node_wake(&receiving->node, um_clock_ns()); /* sources learn of the end of the topics */
 }
 
 void um_receiving_set_nak_cutoff(um_receiving *receiving, um_receiver *receiver, bool is_cut_off)

@@ -48,6 +48,32 @@ static inline int um_group_descriptor(const um_group *group)
     return group->link.fd;
 }
 
+/* Reports the topic of a new controller to the source, or one that has no controller any more, if the group is a
+ * connection. Sessions over datagrams report topics with status messages. */
+static inline void um_group_report_topic(um_group *group, um_delivery *delivery)
+{
+    if (group->connection != NULL)
+        um_tcp_connection_request_topic(group->connection, delivery);
+    else if (group->ipc != NULL)
+        um_ipc_connection_report_topic(group->ipc, delivery);
+}
+
+static inline void um_group_cancel_topic(um_group *group, uint32_t topic_index)
+{
+    if (group->connection != NULL)
+        um_tcp_connection_cancel_topic(group->connection, topic_index);
+    else if (group->ipc != NULL)
+        um_ipc_connection_cancel_topic(group->ipc, topic_index);
+}
+
+/* True unless the group is a connection whose source does not send it its messages yet. */
+static inline bool um_group_is_joined(const um_group *group, int64_t now_ns)
+{
+    if (group->connection != NULL)
+        return um_tcp_connection_is_joined(group->connection, now_ns);
+    return group->ipc == NULL || group->ipc->state == UM_IPC_ATTACHED;
+}
+
 /* An off-transport recovery that has started and waits for um_subscription_fetch. */
 typedef struct um_begun_recovery {
     void *subscription; /* a um_subscription */
@@ -107,6 +133,8 @@ void um_receiving_free(um_receiving *receiving);
  * already, -EAGAIN while the session ends, -EKEYREJECTED if the session has another key set than the topic. */
 int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_receiver_session_config *session,
                      uint32_t topic_index, uint32_t source);
+/* Returns how many sources are mapped to the receiver whose messages from now on it receives, or reports as lost. */
+uint32_t um_receiving_connected(const um_receiving *receiving, const um_receiver *receiver, int64_t now_ns);
 /* Unmaps every topic of the receiver, and ends the sessions without another receiver. */
 void um_receiving_drop(um_receiving *receiving, um_receiver *receiver);
 

@@ -83,6 +83,15 @@ uint32_t um_subscription_take_ended(um_subscription *subscription, um_ended_sour
     return count;
 }
 
+uint32_t um_subscription_connected(um_subscription *subscription)
+{
+    um_reactor *reactor = subscription->receiving->reactor;
+    um_reactor_lock(reactor);
+    uint32_t count = um_receiving_connected(subscription->receiving, &subscription->core, um_clock_ns());
+    um_reactor_unlock(reactor);
+    return count;
+}
+
 void um_subscription_set_nak_cutoff(um_subscription *subscription, bool is_cut_off)
 {
     if (!um_gate_enter(&subscription->gate))
@@ -103,6 +112,7 @@ void um_subscription_close(um_subscription *subscription)
         link = &(*link)->next;
     *link = subscription->next;
     um_reactor_unlock(receiving->reactor);
+    um_reactor_wake_by(receiving->reactor, 0);
 }
 
 void um_subscription_free(um_subscription *subscription)

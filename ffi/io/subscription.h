@@ -32,6 +32,9 @@ typedef struct um_ended_source {
 /* Takes up to `max` numbers of sources that have ended, those of a closed subscription included. Returns how many. */
 uint32_t um_subscription_take_ended(um_subscription *subscription, um_ended_source *out, uint32_t max);
 
+/* Returns how many sources are mapped to it whose messages from now on are received, or reported as lost. */
+uint32_t um_subscription_connected(um_subscription *subscription);
+
 /* Stops or resumes NAKs of its sessions for it (UX-21; core/receiver/nak_cutoff.h). No effect if it is closed. */
 void um_subscription_set_nak_cutoff(um_subscription *subscription, bool is_cut_off);
 

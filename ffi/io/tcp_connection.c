@@ -101,10 +101,11 @@ static void lose(um_tcp_connection *connection, bool was_good, int64_t now_ns)
     close_socket(connection);
     um_message_stream_restart(&connection->stream);
     um_byte_ring_drop(&connection->out, connection->out.used);
-    connection->has_rest = connection->is_filtered = connection->is_answered = connection->needs_announcement = false;
+    connection->has_rest = connection->needs_announcement = false;
+    connection->is_joined = connection->is_filtered = connection->is_answered = false;
     connection->request_count = 0;
     for (um_delivery *d = connection->session->controllers; d != NULL; d = d->next)
-        d->is_awaiting_interest = false; /* data in transit is lost with the connection */
+        d->is_awaiting_interest = d->is_topic_reported = false; /* data in transit is lost with the connection */
     if (was_good) {
         connection->lost_since_ns = now_ns;
         connection->interval_ns = config->reconnect_interval_ns;
@@ -213,18 +214,23 @@ static bool put_greeting(um_tcp_connection *connection)
     return true;
 }
 
-/* Requests all topics; starts over if there was no space for the last of them, because requesting one twice is
- * harmless.
- */
+/* Requests a controller's topic. Without space the tick does so. */
+static void announce_topic(um_tcp_connection *connection, um_delivery *delivery)
+{
+    delivery->is_topic_reported = put_request(connection, delivery->topic_index, true) ||
+                                  (flush_out(connection) && put_request(connection, delivery->topic_index, true));
+    if (delivery->is_topic_reported)
+        delivery->request_count = connection->request_count;
+    connection->needs_announcement |= !delivery->is_topic_reported;
+}
+
+/* Requests the topics that were not requested on this connection, until there is no space. */
 static void announce_topics(um_tcp_connection *connection)
 {
     connection->needs_announcement = false;
-    for (um_delivery *d = connection->session->controllers; d != NULL && !connection->needs_announcement; d = d->next) {
-        connection->needs_announcement = !put_request(connection, d->topic_index, true) &&
-                                         (!flush_out(connection) || !put_request(connection, d->topic_index, true));
-        if (!connection->needs_announcement)
-            d->request_count = connection->request_count;
-    }
+    for (um_delivery *d = connection->session->controllers; d != NULL && !connection->needs_announcement; d = d->next)
+        if (!d->is_topic_reported)
+            announce_topic(connection, d);
     flush_out(connection);
 }
 
@@ -232,25 +238,30 @@ static void announce_topics(um_tcp_connection *connection)
 void um_tcp_connection_request_topic(um_tcp_connection *connection, um_delivery *delivery)
 {
     const um_delivery *other = delivery->next_of_topic;
-    if (connection->state != UM_TCP_CONNECTED || !connection->is_filtered)
+    if (connection->state != UM_TCP_CONNECTED || !connection->is_joined)
         return;
     if (other != NULL) {
         delivery->is_awaiting_interest = other->is_awaiting_interest;
         delivery->request_count = other->request_count;
+        delivery->is_topic_reported = other->is_topic_reported;
         return;
     }
-    delivery->is_awaiting_interest = connection->is_answered;
+    delivery->is_awaiting_interest = connection->is_answered && connection->is_filtered;
     delivery->request_count = connection->request_count + NOT_REQUESTED;
-    if (put_request(connection, delivery->topic_index, true))
-        delivery->request_count = connection->request_count;
-    else
-        connection->needs_announcement = true;
+    if (!connection->needs_announcement)
+        announce_topic(connection, delivery);
     flush_out(connection); /* the next receive call detects a dead connection */
+}
+
+bool um_tcp_connection_is_joined(const um_tcp_connection *connection, int64_t now_ns)
+{
+    bool has_lasted = connection->keys == NULL && now_ns - connection->connected_ns >= UM_JOIN_UNANSWERED_NS;
+    return connection->state == UM_TCP_CONNECTED && (connection->is_joined || connection->has_proved || has_lasted);
 }
 
 void um_tcp_connection_cancel_topic(um_tcp_connection *connection, uint32_t topic_index)
 {
-    if (connection->state != UM_TCP_CONNECTED || !connection->is_filtered)
+    if (connection->state != UM_TCP_CONNECTED || !connection->is_joined)
         return;
     put_request(connection, topic_index, false);
     flush_out(connection);
@@ -364,7 +375,8 @@ static bool take_filter_control(um_tcp_connection *connection, const uint8_t *da
         if (control.kind == UM_TCP_SSF_INIT) {
             connection->client_index = control.client_index;
             connection->is_answered = control.is_answering;
-            connection->is_filtered = true;
+            connection->is_filtered = control.is_filtering;
+            connection->is_joined = true;
             connection->has_proved |= connection->tags != NULL;
             announce_topics(connection);
             return true;

@@ -53,6 +53,7 @@ typedef struct um_tcp_connection {
     bool has_rest;    /* whole messages wait for a queue that is full */
     bool has_greeted; /* the session was requested from the source */
     bool has_proved;  /* the source of this connection has sent data of the session */
+    bool is_joined;   /* the source has accepted this client, and takes requests for topics */
     bool is_filtered; /* the source sends only the requested topics */
     bool is_answered; /* the source answers requests for topics */
     bool needs_announcement;
@@ -90,6 +91,9 @@ void um_tcp_connection_on_connected(um_tcp_connection *connection, int64_t now_n
 int um_tcp_connection_receive(um_tcp_connection *connection, int64_t now_ns, bool *more);
 /* Connects if that is due. Returns when to call again. */
 int64_t um_tcp_connection_tick(um_tcp_connection *connection, int64_t now_ns);
+
+/* True if the source sends this connection its messages. */
+bool um_tcp_connection_is_joined(const um_tcp_connection *connection, int64_t now_ns);
 
 /* Requests a topic for which the session has a new controller, or cancels one that has no controller any more. */
 void um_tcp_connection_request_topic(um_tcp_connection *connection, um_delivery *delivery);

@@ -62,20 +62,20 @@ void um_tcp_fan_out_close(um_tcp_fan_out *fan_out)
 
 /* ---- clients ---- */
 
-int um_tcp_fan_out_join(um_tcp_fan_out *fan_out, um_tcp_client *client, bool has_filter, int64_t now_ns)
+int um_tcp_fan_out_join(um_tcp_fan_out *fan_out, um_tcp_client *client, bool is_filtered, int64_t now_ns)
 {
     uint8_t *memory = malloc(fan_out->backlog_bytes); /* not zeroed: pages are backed when first used */
-    void *filter = has_filter ? um_allocate(um_topic_filter_footprint(UM_TOPIC_FILTER_TOPICS_MAX)) : NULL;
-    if (memory == NULL || (has_filter && filter == NULL)) {
+    void *filter = um_allocate(um_topic_filter_footprint(UM_TOPIC_FILTER_TOPICS_MAX));
+    if (memory == NULL || filter == NULL) {
         free(memory);
         free(filter);
         return -ENOMEM;
     }
     client->backlog = (um_byte_ring){.memory = memory, .capacity = fan_out->backlog_bytes};
     client->filter_memory = filter;
-    if (has_filter)
-        um_topic_filter_init(&client->filter, filter, UM_TOPIC_FILTER_TOPICS_MAX);
-    client->since_ns = now_ns;
+    um_topic_filter_init(&client->filter, filter, UM_TOPIC_FILTER_TOPICS_MAX);
+    client->is_filtered = is_filtered;
+    client->since_ns = client->joined_ns = now_ns;
     client->reported_lost_ns = INT64_MIN;
     client->state = UM_TCP_CLIENT_JOINED;
     fan_out->session->stream_client_count = ++fan_out->joined_count;
@@ -367,7 +367,7 @@ static int send_datagrams(um_link *link, um_address to, const um_tx *batch, uint
         um_tcp_client *client = &fan_out->clients[i];
         if (client->state != UM_TCP_CLIENT_JOINED)
             continue;
-        if (client->filter_memory != NULL) {
+        if (client->is_filtered) {
             write_filtered(fan_out, client, vectors);
         } else if (fan_out->is_keyed) {
             if (flat.iov_base == NULL)
@@ -384,6 +384,20 @@ static int send_datagrams(um_link *link, um_address to, const um_tx *batch, uint
 static int send_oversize(um_link *link, um_address to, const um_tx *datagram)
 {
     return send_datagrams(link, to, datagram, 1);
+}
+
+uint32_t um_tcp_fan_out_receivers(const um_tcp_fan_out *fan_out, uint32_t topic_index, int64_t now_ns)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < fan_out->client_limit; i++) {
+        const um_tcp_client *client = &fan_out->clients[i];
+        if (client->state != UM_TCP_CLIENT_JOINED || client->has_failed)
+            continue;
+        bool is_silent = client->request_count == 0 && now_ns - client->joined_ns >= UM_TOPICS_REPORTED_NS;
+        count += client->has_every_topic || (is_silent && !client->is_filtered) ||
+                 um_topic_filter_has(&client->filter, topic_index);
+    }
+    return count;
 }
 
 /* ---- backlogs ---- */

@@ -52,7 +52,10 @@ typedef struct um_tcp_client {
     int64_t since_ns; /* greeting: when it connected; joined: when its backlog last shrank, or started */
     um_byte_ring backlog;
     um_topic_filter filter;
-    void *filter_memory;      /* NULL: it gets every topic */
+    void *filter_memory;
+    bool is_filtered;     /* it gets only the topics that it requests, which `filter` has */
+    bool has_every_topic; /* it requested more topics than `filter` holds */
+    int64_t joined_ns;
     uint32_t request_count;   /* its requests in force, modulo 2^32 */
     bool needs_answer;        /* the last request is not answered yet */
     um_tcp_control request;   /* the last one */
@@ -91,8 +94,9 @@ int um_tcp_fan_out_open(um_tcp_fan_out *fan_out, um_source_session *session, boo
 /* Closes every connection. */
 void um_tcp_fan_out_close(um_tcp_fan_out *fan_out);
 
-/* From now on the client gets all data sent. It has tags if the session has keys. 0 or -ENOMEM. */
-int um_tcp_fan_out_join(um_tcp_fan_out *fan_out, um_tcp_client *client, bool has_filter, int64_t now_ns);
+/* From now on the client gets all data sent; if it is filtered, of the topics that it requests. It has tags if the
+ * session has keys. 0 or -ENOMEM. */
+int um_tcp_fan_out_join(um_tcp_fan_out *fan_out, um_tcp_client *client, bool is_filtered, int64_t now_ns);
 /* Closes the client's connection and frees its place. */
 void um_tcp_fan_out_leave(um_tcp_fan_out *fan_out, um_tcp_client *client);
 
@@ -101,6 +105,10 @@ void um_tcp_fan_out_flush(um_tcp_fan_out *fan_out, um_tcp_client *client, int64_
 /* Sends control messages to one client, behind its backlog. Returns false if there is no space, or the connection is
  * dead. */
 bool um_tcp_fan_out_send_control(um_tcp_fan_out *fan_out, um_tcp_client *client, const uint8_t *data, uint32_t length);
+
+/* Returns how many clients receive the topic. One that requests no topics, as Ultra Messaging's may, receives each once
+ * UM_TOPICS_REPORTED_NS have passed. */
+uint32_t um_tcp_fan_out_receivers(const um_tcp_fan_out *fan_out, uint32_t topic_index, int64_t now_ns);
 
 /* Bytes in all backlogs. */
 uint64_t um_tcp_fan_out_backlog_bytes(const um_tcp_fan_out *fan_out);

@@ -154,15 +154,10 @@ static void join(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
     client->waited_from_ns = um_stall_penalties_until_ns(&server->penalties, client->address.ip, now_ns);
     UM_COUNT(session->counters.clients_connected, 1);
     um_source_events_add(&session->events, UM_SOURCE_CLIENT_CONNECTED, client->address, server->fan_out.joined_count);
-    if (config->has_filter) {
-        uint8_t init[UM_TCP_SSF_INIT_BYTES];
-        uint32_t length =
-            um_tcp_write_ssf_init(init, session->config.session_id, number_of(server, client), server->local);
-        um_tcp_fan_out_send_control(&server->fan_out, client, init, length);
-    } else if (client->tags != NULL) {
-        uint8_t nothing[UM_LBMC_CONTROL_BYTES];
-        um_tcp_fan_out_send_control(&server->fan_out, client, nothing, um_tcp_write_nothing(nothing));
-    }
+    uint8_t init[UM_TCP_SSF_INIT_BYTES];
+    uint32_t length = um_tcp_write_ssf_init(init, session->config.session_id, number_of(server, client), server->local,
+                                            config->has_filter);
+    um_tcp_fan_out_send_control(&server->fan_out, client, init, length);
 }
 
 static void accept_one(um_tcp_server *server, int fd, um_address from, int64_t now_ns)
@@ -275,14 +270,15 @@ static bool on_control(um_tcp_server *server, um_tcp_client *client, const um_tc
         return client->state == UM_TCP_CLIENT_JOINED;
     if (client->state != UM_TCP_CLIENT_JOINED || !is_ours || control->kind == UM_TCP_SSF_INIT)
         return false;
-    if (client->filter_memory == NULL)
-        return true;
     client->request = *control;
     client->request_count++;
     client->needs_answer = true;
     if (control->kind == UM_TCP_SSF_EXCLUDE)
         um_topic_filter_remove(&client->filter, control->topic_index);
-    return control->kind == UM_TCP_SSF_EXCLUDE || um_topic_filter_add(&client->filter, control->topic_index);
+    if (control->kind == UM_TCP_SSF_EXCLUDE || um_topic_filter_add(&client->filter, control->topic_index))
+        return true;
+    client->has_every_topic = !client->is_filtered;
+    return client->has_every_topic;
 }
 
 /* Handles the options of one control message. Returns false if the peer is not a valid client. */

@@ -325,7 +325,8 @@ TEST("", "control messages of LBT-TCP are read back as they were written")
     uint8_t bytes[UM_TCP_CONTROL_BYTES_MAX];
     um_tcp_control control = only_control(bytes, um_tcp_write_session_id(bytes, 0x5eed0001));
     CHECK(control.kind == UM_TCP_SESSION_ID && control.session_id == 0x5eed0001);
-    control = only_control(bytes, um_tcp_write_ssf_init(bytes, 0x5eed0002, 12, um_address_of_v4(0x0a000001, 14371)));
+    control =
+        only_control(bytes, um_tcp_write_ssf_init(bytes, 0x5eed0002, 12, um_address_of_v4(0x0a000001, 14371), true));
     CHECK(control.kind == UM_TCP_SSF_INIT && control.session_id == 0x5eed0002 && control.client_index == 12);
     CHECK(control.is_answering);
     for (int included = 0; included < 2; included++) {

@@ -9,6 +9,9 @@ import struct
 from tests.waiting import SECONDS
 from umstack_xdp.closing import Closing
 
+ANSWER = bytes.fromhex("08100018ff14")
+"""The head of the SSF init with which a source answers the greeting of a client."""
+
 
 def message(topic_index: int, sqn: int, data: bytes) -> bytes:
     """An LBMC message of a topic."""
@@ -96,6 +99,12 @@ class RawClient(Closing):
     def greet(self) -> None:
         """Say the session id."""
         self.socket.sendall(control_session_id(self.session_id))
+
+    def answer(self) -> bytes:
+        """Return the source's answer to the greeting, an SSF init, without the head of the control message."""
+        message = self.exactly(24)
+        assert message.startswith(ANSWER)
+        return message[4:]
 
     def read(self) -> tuple[int, int, bytes]:
         """The next message: its type, its topic index and the rest of it."""

@@ -20,7 +20,16 @@ NAMES = {
     | {"link_mode", "options", "process_events", "receiver", "recovery_times", "source", "stats", "tap"}
     | {"latencies", "nak_cutoff", "sources_of", "topics", "unblock", "wildcard_receiver"},
     umstack.Source: CLOSING
-    | {"claim", "fileno", "flush", "is_connected", "message_maximum_bytes", "nak_cutoff", "options"}
+    | {
+        "claim",
+        "fileno",
+        "flush",
+        "is_connected",
+        "known_receivers",
+        "message_maximum_bytes",
+        "nak_cutoff",
+        "options",
+    }
     | {"receiver_events", "request", "send", "send_async"}
     | {
         "send_hot_failover",

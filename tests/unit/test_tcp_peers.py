@@ -44,7 +44,7 @@ def test_a_client_that_names_the_session_gets_its_messages(source: Source) -> No
     """A client gets messages back to back, and the end of the session (UM-105)."""
     with RawClient(source.transport) as client:
         client.greet()
-        wait_for(lambda: _clients(source) == 1)
+        assert client.answer()[2] == 0x81  # flags: it answers requests, and sends every topic
         source.send(b"one")
         source.send(b"two", flush=True)
         got = [client.read() for _ in range(2)]
@@ -124,7 +124,7 @@ def test_an_idle_or_dripping_peer_blocks_nothing_and_is_closed(source: Source) -
         RawClient(source.transport) as client,
     ):
         client.greet()
-        wait_for(lambda: _clients(source) == 1)
+        client.answer()
         source.send_many([bytes(1000)] * 1000, flush=True)
         for _ in range(1000):
             assert client.read()[0] == MESSAGE
@@ -216,11 +216,13 @@ def test_ten_thousand_connections_leave_space_for_a_client(context: Context, sou
             add_unknown_peer()
             if number == 5000:
                 with _joined(source) as client:
+                    client.answer()
                     source.send(b"among others", flush=True)
                     assert client.read()[2][8:] == b"among others"
         wait_for(lambda: add_unknown_peer() or _refused(source) > 1000, "refused connections")
         wait_for(lambda: _clients(source) == 0, "the end of the first client")
         with _joined(source) as client:
+            client.answer()
             source.send(b"after them", flush=True)
             assert client.read()[2][8:] == b"after them"
     finally:
@@ -253,7 +255,7 @@ def test_one_host_displaces_only_its_own_connections(source: Source) -> None:
             peer.connect((address, int(port)))
         wait_for(lambda: _refused(source) >= 200 + 1 - 64)
         client.greet()
-        wait_for(lambda: _clients(source) == 1)
+        client.answer()
         source.send(b"for the client", flush=True)
         assert client.read()[2][8:] == b"for the client"
 
@@ -283,8 +285,8 @@ def test_a_client_gets_the_topics_it_includes(filtered: tuple[Source, Source]) -
     wanted, unwanted = filtered
     with RawClient(wanted.transport) as client:
         client.greet()
-        kind, _, offer = client.read()
-        assert (kind, offer[0], len(offer)) == (CONTROL, 255, 20)
+        offer = client.answer()
+        assert offer[2] == 0xA1  # flags: it answers requests, and sends no topic before one
         index = int.from_bytes(offer[8:12], "big")
         wanted.send(b"too early", flush=True)
         client.socket.sendall(ssf_request(client.session_id, index, wanted.topic_index))

@@ -124,6 +124,10 @@ class Subscription:
         """Return true if the source is mapped, or ended since the last was mapped. Any thread."""
         return source in self._mapped
 
+    def connected(self) -> int:
+        """Return the number of its sources whose messages from now on are received, or reported as lost."""
+        return 0 if self.closed else int(lib.um_subscription_connected(self.handle))
+
     @property
     def transports(self) -> list[str]:
         """The names of the sessions that its sources are in. Any thread."""

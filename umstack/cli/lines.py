@@ -94,7 +94,7 @@ class Lines:
 
     def connected(self, receivers: int) -> list[Line]:
         """Return the lines that have at least this many receivers."""
-        return [line for line in self.all if int(line.source.stats()["receivers_known"] or 0) >= receivers]
+        return [line for line in self.all if line.source.known_receivers >= receivers]
 
     def send(self, messages: Sequence[bytes], properties: MessageProperties, on_wait: OnWait) -> None:
         """Send the messages with the next numbers over every line that is not out; at least one must carry them."""

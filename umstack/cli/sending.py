@@ -96,10 +96,9 @@ class Sending:
         """Wait for the requested number of receivers."""
         if receivers == 0:
             return
-        counter = "num_clients" if self._source.options.is_stream else "receivers_known"
         self._await(
-            lambda: int(self._source.stats()[counter] or 0) >= receivers,
-            lambda: f"waiting for receivers: {self._source.stats()[counter]} of {receivers} there",
+            lambda: self._source.known_receivers >= receivers,
+            lambda: f"waiting for receivers: {self._source.known_receivers} of {receivers} there",
         )
         self._summary.receivers = receivers
 

@@ -136,6 +136,8 @@ typedef struct um_delivery {
     bool has_blocker;           /* blocker_sqn is valid */
     bool is_nak_free;           /* the session sends no NAKs: gaps time out even if nothing arrives */
     bool is_leading;            /* no message was delivered: losses from leading_sqn on precede the first (UM-135) */
+    bool is_topic_reported;     /* streams: its topic was requested on this connection */
+    uint8_t topic_round;        /* others: the round in which its topic was last reported (topic_reports.h); 0: never */
     bool has_resume;            /* resume_sqn is valid: the position of an earlier session, or of this one at its end */
 
     uint32_t id; /* owner of its reorder buffer entries; never 0, never reused within a context */

@@ -14,9 +14,9 @@ bool um_ipc_control_decode(const uint8_t *data, size_t length, um_ipc_control *m
     if (length != sizeof *message)
         return false;
     memcpy(message, data, sizeof *message);
-    return message->magic == UM_IPC_MAGIC && message->kind >= UM_IPC_HELLO && message->kind <= UM_IPC_WAKE &&
+    return message->magic == UM_IPC_MAGIC && message->kind >= UM_IPC_HELLO && message->kind <= UM_IPC_TOPIC &&
            message->version_low != 0 && message->version_low <= message->version_high &&
-           message->reason <= UM_IPC_REASON_MEMORY && message->is_source_paced <= 1;
+           message->reason <= UM_IPC_REASON_MEMORY && message->is_source_paced <= 1 && message->is_wanted <= 1;
 }
 
 uint16_t um_ipc_common_version(const um_ipc_control *peer)

@@ -5,6 +5,7 @@
  *                                            <-------  WELCOME: version, capacity, position, pacing; two descriptors:
  *                                                      the log segment and the receiver's page
  *                                            <-------  or REFUSED: reason, versions the source can speak; it closes
+ *     TOPIC: it receives a topic, or no more ------->   from version 2 on
  *     WAKE: the wanted position is reached   ------->
  *                                            <-------  WAKE: the log is no longer empty
  *
@@ -21,11 +22,12 @@
 enum {
     UM_IPC_MAGIC = 0x554d4950,
     UM_IPC_VERSION_LOW = 1, /* the versions that this build speaks */
-    UM_IPC_VERSION_HIGH = 1,
+    UM_IPC_VERSION_HIGH = 2,
+    UM_IPC_VERSION_TOPICS = 2, /* the first with TOPIC */
     UM_IPC_CONTROL_BYTES = 40,
 };
 
-enum um_ipc_kind { UM_IPC_HELLO = 1, UM_IPC_WELCOME, UM_IPC_REFUSED, UM_IPC_WAKE };
+enum um_ipc_kind { UM_IPC_HELLO = 1, UM_IPC_WELCOME, UM_IPC_REFUSED, UM_IPC_WAKE, UM_IPC_TOPIC };
 
 enum um_ipc_reason {
     UM_IPC_REASON_NONE = 0,
@@ -45,7 +47,8 @@ typedef struct um_ipc_control {
     uint32_t capacity_bytes;  /* WELCOME: of the ring */
     uint32_t is_source_paced; /* WELCOME: 0 or 1 */
     int64_t position;         /* WELCOME: where the receiver starts */
-    uint64_t reserved;        /* 0 */
+    uint32_t topic_index;     /* TOPIC */
+    uint32_t is_wanted;       /* TOPIC: 0 or 1 */
 } um_ipc_control;
 
 _Static_assert(sizeof(um_ipc_control) == UM_IPC_CONTROL_BYTES, "no padding");

@@ -1,6 +1,7 @@
 #include "core/receiver/connection.h"
 
 #include "core/receiver/interest.h"
+#include "core/receiver/topic_reports.h"
 #include "core/wire/framing.h"
 
 void um_connection_init(um_receiver_session *session, int64_t now_ns)
@@ -59,11 +60,13 @@ void um_connection_on_syn(um_receiver_session *session, const um_packet *packet,
     if (connection->state != UM_CONNECTION_CONNECTING || packet->sqn != connection->proposed_id)
         return;
     connection->state = UM_CONNECTION_ESTABLISHED;
+    connection->established_ns = now_ns;
     connection->has_client_id = true;
     connection->client_id = packet->client_id;
     connection->attempts = 0;
     UM_COUNT(session->counters.connects, 1);
     um_interest_on_connected(session, now_ns);
+    um_topic_reports_restart(session);
     send_acknowledgement(session, now_ns); /* must precede status messages: it makes the receiver a client */
 }
 

@@ -24,6 +24,15 @@ static inline bool um_connection_is_known(const um_connection *connection)
     return connection->state == UM_CONNECTION_NONE || connection->has_client_id;
 }
 
+/* True while the source may not have this receiver as a client yet: nothing has arrived since the connection was
+ * established, so the acknowledgement may be on its way. */
+static inline bool um_connection_is_unconfirmed(const um_receiver_session *session)
+{
+    const um_connection *connection = &session->connection;
+    return connection->state != UM_CONNECTION_NONE &&
+           (connection->state != UM_CONNECTION_ESTABLISHED || session->last_activity_ns <= connection->established_ns);
+}
+
 void um_connection_init(um_receiver_session *session, int64_t now_ns);
 /* Handles a session message with the SYN flag, after its position was handled like that of any other. */
 void um_connection_on_syn(um_receiver_session *session, const um_packet *packet, int64_t now_ns);

@@ -14,6 +14,7 @@
 #include "core/receiver/session_claims.h"
 #include "core/receiver/start_gate.h"
 #include "core/receiver/status_reports.h"
+#include "core/receiver/topic_reports.h"
 #include "core/wire/group_report.h"
 
 enum {
@@ -130,11 +131,26 @@ bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery
     session->due_ns[UM_TIMER_CONTROLLERS] = now_ns;
     session->due_ns[UM_TIMER_STATUS] = now_ns;
     um_interest_on_mapped(session, delivery, now_ns);
+    um_topic_reports_on_mapped(session);
     um_delivery_register(delivery);
     if (session->is_active)
         um_delivery_begin(delivery);
     um_nak_cutoff_on_receivers(session);
     return true;
+}
+
+/* LBT-RM: the position shows that datagrams of the source arrive, and the next one after it that is missing is lost.
+ * LBT-RU: the source has sent something to this client. */
+bool um_receiver_session_is_connected(const um_receiver_session *session, const um_delivery *delivery, int64_t now_ns)
+{
+    enum um_connection_state state = session->connection.state;
+    if (session->has_ended || delivery->is_awaiting_interest || state == UM_CONNECTION_CONNECTING)
+        return false;
+    if (um_transport_is_stream(session->config.id.transport))
+        return true;
+    bool is_confirmed = session->has_base && !um_connection_is_unconfirmed(session);
+    int64_t since_ns = state == UM_CONNECTION_NONE ? session->created_ns : session->connection.established_ns;
+    return is_confirmed || now_ns - since_ns >= UM_JOIN_UNANSWERED_NS;
 }
 
 static void unlink_controller(um_delivery **link, um_delivery *delivery, bool of_topic)
@@ -155,6 +171,7 @@ void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delive
     session->starting_count -= delivery->state == UM_DELIVERY_STARTING;
     if (slot->first == NULL)
         um_topic_table_remove(&session->topics, slot);
+    um_topic_reports_restart(session);
     leave_queue(session, delivery->receiver->queue);
     um_delivery_fini(delivery);
     um_nak_cutoff_on_receivers(session);

@@ -14,6 +14,8 @@
 
 #include "core/receiver/receiver_state.h"
 
+#define UM_JOIN_UNANSWERED_NS INT64_C(1000000000)
+
 size_t um_receiver_session_footprint(const um_receiver_session_config *config);
 void um_receiver_session_init(um_receiver_session *session, void *memory, const um_receiver_session_config *config,
                               um_link *link, um_reorder_buffer *store, int64_t now_ns);
@@ -24,6 +26,11 @@ bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery
 /* Returns the receiver's controller of a topic, or NULL. */
 um_delivery *um_receiver_session_find(um_receiver_session *session, const um_receiver *receiver, uint32_t topic_index);
 void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delivery);
+
+/* True if the receiver of this controller gets, or reports as lost, whatever its source sends from now on. For a
+ * stream the owner checks the connection as well. A source that sends nothing to a receiver that has joined, as Ultra
+ * Messaging's may, is taken to have accepted it after UM_JOIN_UNANSWERED_NS. */
+bool um_receiver_session_is_connected(const um_receiver_session *session, const um_delivery *delivery, int64_t now_ns);
 
 /* Continues where an earlier session of the same identity ended, unless the position is known already. rounds: see
  * um_resume_point. */

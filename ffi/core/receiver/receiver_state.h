@@ -34,6 +34,7 @@ typedef struct um_connection {
     uint32_t attempts;    /* requests since the last datagram from the source */
     int64_t requested_ns;
     int64_t first_requested_ns; /* the first of these attempts */
+    int64_t established_ns;     /* when the last request was answered */
 } um_connection;
 
 /* The topics that the session requests from a filtering source; interest.h draws the states. */
@@ -188,6 +189,7 @@ typedef struct um_receiver_session {
     uint16_t probe_round;               /* of the newest path probe; 0: none has arrived */
     uint16_t probe_bytes;               /* largest path probe of that round */
     uint64_t bytes_since_status;
+    int64_t status_sent_ns;
     int64_t status_quiet_ns;  /* current interval of an idle session; 0: the next status message is not a repetition */
     bool has_unreported;      /* messages have arrived since the last status message */
     bool has_reported_data;   /* a status message was sent after messages had arrived */
@@ -195,8 +197,12 @@ typedef struct um_receiver_session {
     uint32_t status_window_bytes; /* in the last status message */
     uint64_t flow_cookie;         /* of the last session message that had one; 0: none */
     uint8_t status_slow_flags;    /* UM_STATUS_SLOW and UM_STATUS_CUT_LOOSE in it */
-    uint32_t status_sqn;          /* position in the last status message: the oldest lost sqn, or next_sqn */
-    uint32_t unfetched_count;     /* of controllers that are no longer mapped (um_delivery) */
+    uint8_t topic_round;          /* topic_reports.h: number of the round of topics being reported */
+    bool is_topic_round_complete;
+    bool is_topic_report_due; /* topics were mapped or unmapped since the last complete round began */
+    bool has_reported_topics; /* the next report adds to the earlier ones */
+    uint32_t status_sqn;      /* position in the last status message: the oldest lost sqn, or next_sqn */
+    uint32_t unfetched_count; /* of controllers that are no longer mapped (um_delivery) */
     uint64_t recovered_count;
     uint32_t nak_number;          /* of the newest NAK, see um_loss */
     bool has_repair;              /* the two fields below are valid */

@@ -3,7 +3,9 @@
 #include "core/delivery/off_transport.h"
 #include "core/receiver/connection.h"
 #include "core/receiver/session_claims.h"
+#include "core/receiver/topic_reports.h"
 #include "core/wire/group_report.h"
+#include "core/wire/topic_report.h"
 
 /* Returns the bytes that the receivers can take, at most the configured window (AE-18). Queues that hold nothing back
  * do not count. */
@@ -106,13 +108,16 @@ static int64_t next_quiet_ns(const um_receiver_session *session, uint32_t window
  * their intervals grow over nearly the whole interval, because many of them may have begun at the same time. */
 static void schedule(um_receiver_session *session, int64_t now_ns)
 {
+    enum { NEXT_TOPICS_NS = 2000000 };
     int64_t interval_ns = session->config.status_interval_ns, quiet_ns = session->status_quiet_ns;
     if (quiet_ns > interval_ns) {
         bool is_growing = quiet_ns < session->config.status_maximum_interval_ns;
         int64_t spread_ns = is_growing ? quiet_ns - interval_ns : quiet_ns / 8;
         interval_ns = quiet_ns - (int64_t)um_random_below(&session->random, (uint64_t)spread_ns);
     }
-    session->due_ns[UM_TIMER_STATUS] = now_ns + interval_ns;
+    session->status_sent_ns = now_ns;
+    bool is_topic_left = session->has_base && session->is_topic_report_due;
+    session->due_ns[UM_TIMER_STATUS] = now_ns + (is_topic_left ? NEXT_TOPICS_NS : interval_ns);
 }
 
 /* Sends the next status message within the interval, at a random time because other receivers do the same. */
@@ -132,7 +137,7 @@ static void end_quiet(um_receiver_session *session, int64_t now_ns)
 
 static void send_status(um_receiver_session *session, uint8_t flags, int64_t now_ns)
 {
-    uint8_t datagram[UM_STATUS_DATAGRAM_BYTES_MAX];
+    uint8_t datagram[UM_STATUS_DATAGRAM_BYTES_MAX + UM_TOPIC_REPORT_LBMC_BYTES_MAX];
     const um_session_id *id = &session->config.id;
     um_session_losses losses = um_status_reports_losses(session);
     um_status_message status = {.receiver_id = session->config.receiver_id,
@@ -150,7 +155,7 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
         uint32_t lowest = um_loss_map_lowest(&session->losses);
         status.next_sqn = um_serial_before(lowest, session->next_sqn) ? lowest : session->next_sqn;
     }
-    if (!session->has_base) {
+    if (!session->has_base || um_connection_is_unconfirmed(session)) {
         status.flags |= UM_STATUS_ELICIT;
         session->elicited_ns = now_ns;
     }
@@ -163,11 +168,13 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
     session->bytes_since_status = 0;
     session->has_reported_data |= session->has_unreported;
     session->has_unreported = false;
+    uint32_t length = um_status_write(datagram, id, session->connection.client_id, &status);
+    if (session->has_base && !(flags & UM_STATUS_LEAVE))
+        length += um_topic_reports_write(session, datagram + length);
     schedule(session, now_ns);
     session->counters.rcv_pos = status.next_sqn;
     session->counters.rcv_window = status.window_bytes;
-    um_receiver_session_send_control(session, datagram,
-                                     um_status_write(datagram, id, session->connection.client_id, &status));
+    um_receiver_session_send_control(session, datagram, length);
     UM_COUNT(session->counters.status_messages_sent, 1);
 }
 
@@ -209,6 +216,7 @@ void um_status_reports_on_session_message(um_receiver_session *session, const um
     uint64_t cookie = um_cookie_decode(packet);
     if (cookie != 0 && cookie != session->flow_cookie) {
         session->flow_cookie = cookie;
+        um_topic_reports_restart(session); /* without the cookie the source ignored them */
         report_soon(session, now_ns);
     }
     if (now_ns - session->last_activity_ns > session->config.status_maximum_interval_ns / 2)

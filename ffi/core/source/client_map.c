@@ -76,8 +76,11 @@ um_client *um_client_map_add(um_client_map *map, um_address address, int64_t now
     um_topic_filter filter = client->interest.filter;
     if (map->filters != NULL)
         um_topic_filter_clear(&filter);
-    *client =
-        (um_client){.address = address, .acknowledged_ns = now_ns, .interest.filter = filter, .next = UM_CLIENTS_MAX};
+    *client = (um_client){.address = address,
+                          .connected_ns = now_ns,
+                          .acknowledged_ns = now_ns,
+                          .interest.filter = filter,
+                          .next = UM_CLIENTS_MAX};
     return client;
 }
 

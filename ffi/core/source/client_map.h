@@ -29,6 +29,7 @@ typedef struct um_client_interest {
 
 typedef struct um_client {
     um_address address;
+    int64_t connected_ns;
     int64_t acknowledged_ns;
     uint32_t acknowledged_sqn;
     uint32_t unsent; /* datagrams at the end of the last send that the link did not accept for it */

@@ -151,6 +151,18 @@ static void note_given_up(um_source_session *session, um_address from, const um_
                              account->given_up + account->session_unconfirmed);
 }
 
+static void note_topics(um_source_session *session, um_address from, const um_packet *packet, uint8_t flags,
+                        int64_t now_ns)
+{
+    um_topic_report report;
+    bool is_leaving = flags & UM_STATUS_LEAVE;
+    if (!is_leaving && !um_topic_report_decode(packet, &report))
+        return;
+    um_receiver_account *account = um_accounting_of(&session->accounting, from, now_ns);
+    if (account != NULL)
+        um_accounting_on_topics(account, is_leaving ? NULL : &report);
+}
+
 /* With fixed timing, a session that has never sent sends nothing, as Ultra Messaging's (UM-74). */
 static bool can_answer(const um_source_session *session)
 {
@@ -190,6 +202,7 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
     if (!(status.flags & (UM_STATUS_LEAVE | UM_STATUS_ELICIT)) && !is_out_of_range)
         account = um_accounting_on_status(&session->accounting, from, status.next_sqn, now_ns);
     note_slow(session, from, account, status.flags, now_ns);
+    note_topics(session, from, packet, status.flags, now_ns);
     if (status.flags & UM_STATUS_LEAVE) {
         um_path_mtu_on_leave(&session->path, status.receiver_id, now_ns);
         um_clients_on_leave(session, from);

@@ -21,17 +21,65 @@ static um_receiver_account *idle_longest(um_receiver_accounting *accounting, int
     return found;
 }
 
+void um_accounting_init(um_receiver_accounting *accounting, void *memory)
+{
+    accounting->topic_memory = memory;
+}
+
+static void forget_topics(um_receiver_account *account)
+{
+    account->is_overfull = false;
+    if (account->topics.count > 0)
+        um_topic_filter_clear(&account->topics);
+}
+
+/* True if the receiver has exactly the topics of the report. */
+static bool is_same(const um_receiver_account *account, const um_topic_report *report)
+{
+    for (uint32_t i = 0; i < report->count; i++)
+        if (!um_topic_filter_has(&account->topics, report->topics[i]))
+            return false;
+    return account->topics.count == report->count;
+}
+
+void um_accounting_on_topics(um_receiver_account *account, const um_topic_report *report)
+{
+    if (account->topics.slots == NULL)
+        return;
+    account->has_topics = true;
+    if (report == NULL || (report->is_first && !is_same(account, report)))
+        forget_topics(account);
+    for (uint32_t i = 0; report != NULL && i < report->count; i++)
+        account->is_overfull |= !um_topic_filter_add(&account->topics, report->topics[i]);
+}
+
+const um_receiver_account *um_accounting_find(const um_receiver_accounting *accounting, um_address address)
+{
+    for (uint32_t i = 0; i < accounting->count; i++)
+        if (um_address_equal(accounting->accounts[i].address, address))
+            return &accounting->accounts[i];
+    return NULL;
+}
+
+static void init_topics(const um_receiver_accounting *accounting, um_receiver_account *account)
+{
+    size_t place = (size_t)(account - accounting->accounts);
+    if (accounting->topic_memory == NULL)
+        return;
+    um_topic_filter_init(&account->topics,
+                         accounting->topic_memory + place * um_topic_filter_footprint(UM_ACCOUNT_TOPICS_MAX),
+                         UM_ACCOUNT_TOPICS_MAX);
+}
+
 um_receiver_account *um_accounting_of(um_receiver_accounting *accounting, um_address address, int64_t now_ns)
 {
-    um_receiver_account *account = NULL;
-    for (uint32_t i = 0; i < accounting->count && account == NULL; i++)
-        if (um_address_equal(accounting->accounts[i].address, address))
-            account = &accounting->accounts[i];
+    um_receiver_account *account = (um_receiver_account *)um_accounting_find(accounting, address);
     if (account == NULL) {
         account = accounting->count < UM_ACCOUNTS_MAX ? &accounting->accounts[accounting->count++]
                                                       : idle_longest(accounting, now_ns);
         if (account == NULL)
             return NULL;
+        forget_topics(account);
         *account = (um_receiver_account){.address = address,
                                          .last_nak_ns = INT64_MIN,
                                          .repaired_ns = INT64_MIN,
@@ -42,6 +90,7 @@ um_receiver_account *um_accounting_of(um_receiver_accounting *accounting, um_add
                                          .slow_ns = INT64_MIN,
                                          .cut_loose_ns = INT64_MIN,
                                          .gave_up_ns = INT64_MIN};
+        init_topics(accounting, account);
     }
     account->last_seen_ns = now_ns;
     return account;

@@ -12,8 +12,10 @@
 #define UM_CORE_RECEIVER_ACCOUNTING_H
 
 #include "core/foundation/address.h"
+#include "core/source/topic_filter.h"
+#include "core/wire/topic_report.h"
 
-enum { UM_ACCOUNTS_MAX = 256 };
+enum { UM_ACCOUNTS_MAX = 256, UM_ACCOUNT_TOPICS_MAX = 1024 };
 
 /* Token bucket of bytes that may be retransmitted now. */
 typedef struct um_repair_bucket {
@@ -51,12 +53,24 @@ typedef struct um_receiver_account {
     bool is_cut_loose;  /* its last report has UM_STATUS_CUT_LOOSE */
     bool is_awaited;    /* the application knows that it was cut loose, and not yet that it reads again */
     bool is_cut_off;
+    bool has_topics;  /* it reports its topics; otherwise it is taken to receive every topic */
+    bool is_overfull; /* it reports more topics than `topics` holds, and is taken to receive every topic */
+    um_topic_filter topics;
 } um_receiver_account;
 
 typedef struct um_receiver_accounting {
     uint32_t count;
     um_receiver_account accounts[UM_ACCOUNTS_MAX];
+    uint8_t *topic_memory;
 } um_receiver_accounting;
+
+/* Memory of the accounts' topics, which is touched as topics are reported. */
+static inline size_t um_accounting_topics_footprint(void)
+{
+    return UM_ACCOUNTS_MAX * um_topic_filter_footprint(UM_ACCOUNT_TOPICS_MAX);
+}
+/* accounting: zeroed. memory: um_accounting_topics_footprint bytes, zeroed; NULL: receivers report no topics. */
+void um_accounting_init(um_receiver_accounting *accounting, void *memory);
 
 /* Finds or opens the account of an address. Returns NULL if the table is full of accounts that cannot be replaced. */
 um_receiver_account *um_accounting_of(um_receiver_accounting *accounting, um_address address, int64_t now_ns);
@@ -67,6 +81,18 @@ um_receiver_account *um_accounting_on_status(um_receiver_accounting *accounting,
 
 /* Notes the number of datagrams given up in the current session of a receiver. Returns the increase. */
 uint32_t um_accounting_on_given_up(um_receiver_account *account, uint32_t given_up, uint32_t unconfirmed);
+
+/* Notes the topics that a receiver reports. NULL: it has left. */
+void um_accounting_on_topics(um_receiver_account *account, const um_topic_report *report);
+
+/* Returns the account of an address, or NULL. */
+const um_receiver_account *um_accounting_find(const um_receiver_accounting *accounting, um_address address);
+/* True if the receiver has a receiver of the topic, or does not say. */
+static inline bool um_account_wants(const um_receiver_account *account, uint32_t topic_index)
+{
+    return account == NULL || !account->has_topics || account->is_overfull ||
+           um_topic_filter_has(&account->topics, topic_index);
+}
 
 /* Number of members whose NAKs arrived within the last second: the repair budget is divided among them. */
 uint32_t um_accounting_active_members(const um_receiver_accounting *accounting, int64_t now_ns);

@@ -48,6 +48,12 @@ static um_client_map_config clients_of(const um_source_session_config *config)
                                   config->client_key};
 }
 
+/* Receivers of a stream report their topics over their connections. */
+static size_t topics_footprint(const um_source_session_config *config)
+{
+    return um_transport_is_stream(config->transport) ? 0 : um_accounting_topics_footprint();
+}
+
 size_t um_source_session_footprint(const um_source_session_config *config)
 {
     size_t log_bytes = um_log_footprint(config->term_length);
@@ -61,6 +67,7 @@ size_t um_source_session_footprint(const um_source_session_config *config)
     carve(NULL, &arena, config);
     um_client_map_config clients = clients_of(config);
     um_arena_take(&arena, um_client_map_footprint(&clients));
+    um_arena_take(&arena, topics_footprint(config));
     return arena.used_bytes;
 }
 
@@ -90,6 +97,8 @@ void um_source_session_init(um_source_session *session, void *memory, const um_s
         session->log.window_bytes = config->publication_window_bytes;
     carve(session, &arena, config);
     open_clients(session, &arena, link);
+    size_t topics_bytes = topics_footprint(config);
+    um_accounting_init(&session->accounting, topics_bytes > 0 ? um_arena_take(&arena, topics_bytes) : NULL);
     session->sent_mask = sent_capacity(config) - 1;
     session->next_sqn = session->trail_sqn = config->initial_sqn;
     um_source_timing_init(&session->timing, config->adaptive_timers, config->ignore_interval_ns,
@@ -427,6 +436,26 @@ bool um_source_session_set_nak_cutoff(um_source_session *session, um_address rec
     account->is_cut_off = is_cut_off;
     account->over_ns = INT64_MIN;
     return true;
+}
+
+/* A client that reports no topics is taken to receive every one once its first report would have arrived. */
+static bool has_topic(const um_source_session *session, const um_client *client, uint32_t topic_index, int64_t now_ns)
+{
+    const um_receiver_account *account = um_accounting_find(&session->accounting, client->address);
+    bool is_silent = account == NULL || !account->has_topics;
+    return is_silent ? now_ns - client->connected_ns >= UM_TOPICS_REPORTED_NS : um_account_wants(account, topic_index);
+}
+
+uint32_t um_source_session_receivers(const um_source_session *session, uint32_t topic_index, int64_t now_ns)
+{
+    const um_flow_control *flow = &session->flow;
+    uint32_t count = 0;
+    for (uint32_t i = 0; flow->policy != UM_FLOW_NONE && i < flow->receiver_count; i++)
+        count += !flow->receivers[i].is_stalled &&
+                 um_account_wants(um_accounting_find(&session->accounting, flow->receivers[i].address), topic_index);
+    for (uint32_t i = 0; flow->policy == UM_FLOW_NONE && i < session->clients.count; i++)
+        count += has_topic(session, &session->clients.clients[i], topic_index, now_ns);
+    return count;
 }
 
 void um_source_session_snapshot(um_source_session *session)

@@ -66,6 +66,14 @@ void um_source_session_set_datagram_max(um_source_session *session, uint32_t dat
 /* Refuses further claims. Data already in the log can still be sent. Any thread. */
 void um_source_session_close(um_source_session *session);
 
+/* A client that has reported no topics for this long receives every topic as far as its source knows. */
+#define UM_TOPICS_REPORTED_NS INT64_C(1000000000)
+
+/* Returns how many receivers of the topic the session knows: by flow control, or with policy none its LBT-RU clients.
+ * One that does not report its topics counts for each. Under the sender lock. Complexity: quadratic in the receivers.
+ */
+uint32_t um_source_session_receivers(const um_source_session *session, uint32_t topic_index, int64_t now_ns);
+
 /* Refreshes the snapshot counters. */
 void um_source_session_snapshot(um_source_session *session);
 

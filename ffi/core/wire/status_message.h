@@ -36,8 +36,9 @@ enum {
 enum { UM_STATUS_INTERVAL_UNIT_NS = 100000000, UM_STATUS_INTERVAL_MAX_S = 60 };
 
 enum {
-    UM_STATUS_ELICIT = 0x01, /* the receiver has no position yet and solicits a session message */
-    UM_STATUS_LEAVE = 0x02,  /* the receiver leaves: stop counting it */
+    /* The receiver solicits a session message: it has no position yet, or does not know whether it is a client. */
+    UM_STATUS_ELICIT = 0x01,
+    UM_STATUS_LEAVE = 0x02, /* the receiver leaves: stop counting it */
     /* A queue of the receiver has been full for a status interval, because its reader is slow. */
     UM_STATUS_SLOW = 0x04,
     UM_STATUS_CUT_LOOSE = 0x08, /* a queue was full for too long and drops its messages */

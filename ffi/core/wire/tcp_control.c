@@ -35,10 +35,11 @@ uint32_t um_tcp_write_session_id(uint8_t *out, uint32_t session_id)
     return UM_TCP_SESSION_ID_BYTES;
 }
 
-uint32_t um_tcp_write_ssf_init(uint8_t *out, uint32_t session_id, uint32_t client_index, um_address source)
+uint32_t um_tcp_write_ssf_init(uint8_t *out, uint32_t session_id, uint32_t client_index, um_address source,
+                               bool is_filtering)
 {
     uint8_t *body = write_head(out, OPTION_SSF_INIT, SSF_INIT_OPTION_BYTES);
-    body[0] = FLAG_IGNORE | FLAG_DEFAULT_EXCLUSIONS | FLAG_ANSWERING;
+    body[0] = FLAG_IGNORE | FLAG_ANSWERING | (is_filtering ? FLAG_DEFAULT_EXCLUSIONS : 0);
     body[1] = TRANSPORT_TCP;
     um_store_be32(body + 2, session_id);
     um_store_be32(body + 6, client_index);
@@ -95,6 +96,7 @@ static um_tcp_control decode_option(uint8_t type, const uint8_t *option, uint32_
         control.session_id = um_load_be32(option + 4);
         control.client_index = um_load_be32(option + 8);
         control.is_answering = (option[2] & FLAG_ANSWERING) != 0;
+        control.is_filtering = (option[2] & FLAG_DEFAULT_EXCLUSIONS) != 0;
     } else if (type == OPTION_SSF_REQUEST && length == SSF_REQUEST_OPTION_BYTES && option[3] <= MODE_EXCLUDE) {
         control.kind = option[3] == MODE_INCLUDE ? UM_TCP_SSF_INCLUDE : UM_TCP_SSF_EXCLUDE;
         control.session_id = um_load_be32(option + 4);

@@ -3,7 +3,7 @@
  *
  *   client                                   source
  *     TCP session id ------------------------->     the session it connects to: a wrong one is refused
- *                     <-------------- SSF init      source-side filtering is on: request topics (UX-27)
+ *                     <-------------- SSF init      the client has joined: request topics (UX-27)
  *     SSF request ---------------------------->     adds or removes one topic
  *                     <------------ SSF answer      in order with the messages: the request is in force from here on
  *                     <---- messages and TSNIs
@@ -36,7 +36,7 @@ enum {
 enum um_tcp_control_kind {
     UM_TCP_NOTHING = 0, /* no further option */
     UM_TCP_SESSION_ID,  /* session_id */
-    UM_TCP_SSF_INIT,    /* session_id, client_index, is_answering */
+    UM_TCP_SSF_INIT,    /* session_id, client_index, is_answering, is_filtering */
     UM_TCP_SSF_INCLUDE, /* session_id, client_index, topic_index; from a source: an answer */
     UM_TCP_SSF_EXCLUDE, /* the same */
     UM_TCP_OTHER,       /* any other option */
@@ -48,11 +48,13 @@ typedef struct um_tcp_control {
     uint32_t client_index; /* answer: number of requests in force, modulo 2^32 */
     uint32_t topic_index;
     bool is_answering; /* init: the source answers requests */
+    bool is_filtering; /* init: the source sends only the topics requested; otherwise every topic */
 } um_tcp_control;
 
 uint32_t um_tcp_write_session_id(uint8_t *out, uint32_t session_id);
 /* source: the address for requests, which is the one that the client is connected to. */
-uint32_t um_tcp_write_ssf_init(uint8_t *out, uint32_t session_id, uint32_t client_index, um_address source);
+uint32_t um_tcp_write_ssf_init(uint8_t *out, uint32_t session_id, uint32_t client_index, um_address source,
+                               bool is_filtering);
 uint32_t um_tcp_write_ssf_request(uint8_t *out, bool is_included, uint32_t session_id, uint32_t client_index,
                                   uint32_t topic_index);
 /* request: the last one in force; count: how many are in force. */

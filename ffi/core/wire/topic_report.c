@@ -1,0 +1,42 @@
+#include "core/wire/topic_report.h"
+
+enum { FLAG_FIRST = 0x01 };
+
+uint32_t um_topic_report_write(uint8_t *out, const um_topic_report *report)
+{
+    uint8_t data[UM_TOPIC_REPORT_HEAD_BYTES + 4 * UM_TOPIC_REPORT_TOPICS_MAX] = {UM_TOPIC_REPORT_VERSION,
+                                                                                 report->is_first ? FLAG_FIRST : 0};
+    for (uint32_t i = 0; i < report->count; i++)
+        um_store_be32(data + UM_TOPIC_REPORT_HEAD_BYTES + 4 * i, report->topics[i]);
+    return um_lbmc_write_extended(out, UM_LBMC_OWN_ID, UM_TOPIC_REPORT_OPTION_SUBTYPE, data,
+                                  UM_TOPIC_REPORT_HEAD_BYTES + 4 * report->count);
+}
+
+static bool read_report(const um_lbmc_message *message, um_topic_report *report)
+{
+    const uint8_t *data = message->extended;
+    uint32_t bytes = message->extended_length;
+    if (message->type != UM_LBMC_CONTROL || data == NULL || message->extended_id != UM_LBMC_OWN_ID ||
+        message->extended_subtype != UM_TOPIC_REPORT_OPTION_SUBTYPE || bytes < UM_TOPIC_REPORT_HEAD_BYTES ||
+        (bytes - UM_TOPIC_REPORT_HEAD_BYTES) % 4 != 0 || data[0] != UM_TOPIC_REPORT_VERSION)
+        return false;
+    report->is_first = data[1] & FLAG_FIRST;
+    report->count = (bytes - UM_TOPIC_REPORT_HEAD_BYTES) / 4;
+    if (report->count > UM_TOPIC_REPORT_TOPICS_MAX)
+        return false;
+    for (uint32_t i = 0; i < report->count; i++)
+        report->topics[i] = um_load_be32(data + UM_TOPIC_REPORT_HEAD_BYTES + 4 * i);
+    return true;
+}
+
+bool um_topic_report_decode(const um_packet *packet, um_topic_report *report)
+{
+    um_lbmc_message message;
+    for (uint32_t at = 0, bytes; at < packet->body_length; at += bytes) {
+        if (um_lbmc_decode(packet->body + at, packet->body_length - at, &message, &bytes) != UM_DGRAM_OK)
+            return false;
+        if (read_report(&message, report))
+            return true;
+    }
+    return false;
+}

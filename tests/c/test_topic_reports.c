@@ -1,0 +1,77 @@
+/* Topic reports: their bytes, what is refused, and the topics that a source notes of a receiver. */
+#include "check.h"
+#include "core/source/receiver_accounting.h"
+#include "core/wire/topic_report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static um_packet packet_of(const uint8_t *body, uint32_t length)
+{
+    return (um_packet){.type = UM_LBTRM_DATA, .body = body, .body_length = length};
+}
+
+TEST("W1", "a topic report is found behind other control messages, and read as it was written")
+{
+    uint8_t body[2 * UM_TOPIC_REPORT_LBMC_BYTES_MAX], other[4] = {1};
+    um_topic_report report = {.is_first = true, .count = UM_TOPIC_REPORT_TOPICS_MAX}, read;
+    for (uint32_t i = 0; i < report.count; i++)
+        report.topics[i] = i << 24 | i;
+    uint32_t at = um_lbmc_write_extended(body, UM_LBMC_OWN_ID, 9, other, sizeof other);
+    um_packet packet = packet_of(body, at);
+    CHECK(!um_topic_report_decode(&packet, &read));
+    uint32_t bytes = um_topic_report_write(body + at, &report);
+    CHECK_EQ(bytes, UM_TOPIC_REPORT_LBMC_BYTES_MAX);
+    packet.body_length = at + bytes;
+    CHECK(um_topic_report_decode(&packet, &read));
+    CHECK(read.is_first && read.count == report.count && memcmp(read.topics, report.topics, sizeof read.topics) == 0);
+    for (uint32_t cut = 0; cut < at + bytes; cut++) {
+        packet.body_length = cut;
+        CHECK(!um_topic_report_decode(&packet, &read));
+    }
+}
+
+TEST("W1", "a report of another version, or of a part of a topic, is refused")
+{
+    uint8_t body[64], data[10] = {UM_TOPIC_REPORT_VERSION + 1};
+    um_topic_report read;
+    um_packet packet =
+        packet_of(body, um_lbmc_write_extended(body, UM_LBMC_OWN_ID, UM_TOPIC_REPORT_OPTION_SUBTYPE, data, 8));
+    CHECK(!um_topic_report_decode(&packet, &read));
+    data[0] = UM_TOPIC_REPORT_VERSION;
+    packet.body_length = um_lbmc_write_extended(body, UM_LBMC_OWN_ID, UM_TOPIC_REPORT_OPTION_SUBTYPE, data, 10);
+    CHECK(!um_topic_report_decode(&packet, &read));
+    packet.body_length = um_lbmc_write_extended(body, UM_LBMC_OWN_ID, UM_TOPIC_REPORT_OPTION_SUBTYPE, data, 8);
+    CHECK(um_topic_report_decode(&packet, &read));
+    CHECK(!read.is_first && read.count == 1);
+}
+
+TEST("", "a first report replaces a receiver's topics, others add; too many topics, or none reported, are every topic")
+{
+    um_receiver_accounting *accounting = calloc(1, sizeof *accounting);
+    void *memory = calloc(1, um_accounting_topics_footprint());
+    um_accounting_init(accounting, memory);
+    um_receiver_account *account = um_accounting_of(accounting, um_address_of_v4(0x0a000001, 1), 0);
+    CHECK(um_account_wants(account, 1) && um_account_wants(NULL, 1));
+    um_topic_report report = {true, 2, {0, 7}};
+    um_accounting_on_topics(account, &report);
+    CHECK(um_account_wants(account, 0) && um_account_wants(account, 7) && !um_account_wants(account, 8));
+    report = (um_topic_report){false, 1, {8}};
+    um_accounting_on_topics(account, &report);
+    CHECK(um_account_wants(account, 7) && um_account_wants(account, 8));
+    report.is_first = true;
+    um_accounting_on_topics(account, &report);
+    CHECK(!um_account_wants(account, 0) && !um_account_wants(account, 7) && um_account_wants(account, 8));
+    report = (um_topic_report){.count = 1};
+    for (uint32_t topic = 0; topic <= UM_ACCOUNT_TOPICS_MAX; topic++) {
+        report.topics[0] = 100 + topic;
+        um_accounting_on_topics(account, &report);
+    }
+    CHECK(um_account_wants(account, 1));
+    um_accounting_on_topics(account, NULL);
+    CHECK(!um_account_wants(account, 1) && !um_account_wants(account, 100));
+    free(memory);
+    free(accounting);
+}
+
+CHECK_MAIN
