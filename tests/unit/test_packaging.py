@@ -53,12 +53,15 @@ def test_units_run_commands_that_exist(unit: Path) -> None:
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
 def test_units_have_limits(unit: Path) -> None:
-    """Memory and tasks are bounded, and a unit without business on the network has no IP traffic."""
+    """Memory and tasks are bounded, and IP traffic is denied except that of the networks that a unit serves."""
     settings = dict(line.split("=", 1) for line in unit.read_text().splitlines() if "=" in line)
     assert settings["MemoryMax"].endswith(("M", "G"))
     assert 0 < int(settings["TasksMax"]) <= 64
+    assert settings["IPAddressDeny"] == "any"
+    allowed = settings.get("IPAddressAllow", "").split()
     needs_network = unit.name in ("umstack-resolver.service", "umstack-record@.service")
-    assert ("IPAddressDeny" in settings) is not needs_network
+    assert ("10.0.0.0/8" in allowed) is needs_network
+    assert "any" not in allowed
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
