@@ -3,6 +3,7 @@
 
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -140,6 +141,61 @@ static void displace_greeting(um_tcp_server *server, int64_t now_ns)
     drop(server, peer);
 }
 
+static int by_address(const void *left, const void *right)
+{
+    um_ip a = (*(um_tcp_client *const *)left)->address.ip, b = (*(um_tcp_client *const *)right)->address.ip;
+    return a.high != b.high ? (a.high < b.high ? -1 : 1) : (a.low > b.low) - (a.low < b.low);
+}
+
+/* True if `one` is to be displaced rather than `other`: it has data that it does not read, or has joined earlier. */
+static bool goes_before(const um_tcp_client *one, const um_tcp_client *other)
+{
+    bool is_behind = one->backlog.used > 0, is_other_behind = other->backlog.used > 0;
+    return is_behind != is_other_behind ? is_behind : one->since_ns < other->since_ns;
+}
+
+/* Returns the client to displace for a new one of this address, or NULL: one of the address that has the most, if those
+ * stay at least as many. Precondition: every place is taken. */
+static um_tcp_client *client_to_displace(um_tcp_server *server, um_ip newcomer)
+{
+    um_tcp_client *sorted[UM_TCP_CLIENTS_MAX];
+    uint32_t of_newcomer = 0, most = 0, most_begin = 0;
+    for (uint32_t i = 0; i < UM_TCP_CLIENTS_MAX; i++) {
+        sorted[i] = &server->fan_out.clients[i];
+        of_newcomer += um_ip_equal(sorted[i]->address.ip, newcomer);
+    }
+    if (of_newcomer >= UM_TCP_CLIENTS_MAX / 2)
+        return NULL;
+    qsort(sorted, UM_TCP_CLIENTS_MAX, sizeof(um_tcp_client *), by_address);
+    for (uint32_t begin = 0, end; begin < UM_TCP_CLIENTS_MAX; begin = end) {
+        for (end = begin + 1; end < UM_TCP_CLIENTS_MAX && by_address(&sorted[begin], &sorted[end]) == 0; end++)
+            ;
+        if (end - begin > most) {
+            most = end - begin;
+            most_begin = begin;
+        }
+    }
+    if (most <= of_newcomer + 1)
+        return NULL;
+    um_tcp_client *chosen = sorted[most_begin];
+    for (uint32_t i = most_begin + 1; i < most_begin + most; i++)
+        if (goes_before(sorted[i], chosen))
+            chosen = sorted[i];
+    return chosen;
+}
+
+/* Returns a free place, after displacing a client if all are taken, or NULL. */
+static um_tcp_client *place_for(um_tcp_server *server, um_ip newcomer)
+{
+    um_tcp_client *place = free_place(server);
+    if (place != NULL)
+        return place;
+    place = client_to_displace(server, newcomer);
+    if (place != NULL)
+        drop(server, place);
+    return place;
+}
+
 static void join(um_tcp_server *server, um_tcp_client *client, int64_t now_ns)
 {
     um_source_session *session = server->session;
@@ -166,7 +222,7 @@ static void accept_one(um_tcp_server *server, int fd, um_address from, int64_t n
     bool is_allowed = um_flow_is_allowed(of->flow_networks, of->flow_network_count, from.ip);
     if (is_allowed && server->greeting_count == GREETINGS_MAX)
         displace_greeting(server, now_ns);
-    um_tcp_client *client = is_allowed ? free_place(server) : NULL;
+    um_tcp_client *client = is_allowed ? place_for(server, from.ip) : NULL;
     if (client == NULL) {
         UM_COUNT(server->session->counters.connections_refused, 1);
         close(fd);

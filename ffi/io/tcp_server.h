@@ -18,7 +18,9 @@
  * (stall_penalties.h), the session does not wait for any client of that address.
  *
  * A peer that has not greeted takes only a descriptor, for at most GREETING_NS, and a new peer replaces one of
- * GREETINGS_MAX, the oldest of the address that has the most, so that unknown peers cannot keep clients out.
+ * GREETINGS_MAX, the oldest of the address that has the most, so that unknown peers cannot keep clients out. If every
+ * place is taken, a new peer replaces a client of the address that has the most, first one that does not read, as long
+ * as that address keeps at least as many.
  *
  * Connections are reported to the loop by edges (EPOLLET), so that a publisher that fills one needs no system call to
  * have it reported when it is writable again. A report that arrives while another thread runs the sender is remembered

@@ -87,13 +87,14 @@ class RawSource(Closing):
 class RawClient(Closing):
     """A connection to a real source."""
 
-    def __init__(self, transport: str, receive_buffer: int = 0) -> None:
+    def __init__(self, transport: str, receive_buffer: int = 0, own_address: str = "") -> None:
         _, address, port, *session = transport.split(":")
         self.session_id = int(session[0], 16) if session else 0
         self.socket = socket.socket()
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(SECONDS)
+        self.socket.bind((own_address, 0))
         self.socket.connect((address, int(port)))
 
     def greet(self) -> None:
@@ -125,10 +126,16 @@ class RawClient(Closing):
             pass
         return True
 
+    def has_data(self, seconds: float) -> bool:
+        """Whether something can be read, or the source has closed it, within this time."""
+        ready = select.poll()
+        ready.register(self.socket, select.POLLIN)
+        return bool(ready.poll(1000 * seconds))
+
     @property
     def was_refused(self) -> bool:
         """Whether the source has closed it; does not wait."""
-        if not select.select([self.socket], [], [], 0)[0]:
+        if not self.has_data(0):
             return False
         try:
             return self.socket.recv(1, socket.MSG_PEEK) == b""

@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -567,6 +568,23 @@ def test_connections_are_capped_and_idle_ones_end(subscriber: Context) -> None:
         assert context.stats()["context"]["recovery_connections_idle"] >= 8
         for peer in peers:
             peer.close()
+
+
+def test_a_host_that_takes_every_connection_gives_way_to_another(subscriber: Context) -> None:
+    """Connections with a valid request that are idle since: one of the address that has the most makes space."""
+    with open_context(recovery_connections_maximum=8, **PORTS) as context, ExitStack() as crowd:
+        source = context.source("crowded", **RETAINED)
+        _send(source, 0, 10)
+        port = recovery_server(context).endpoint.port
+        for _ in range(8):
+            peer = crowd.enter_context(
+                socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0))
+            )
+            peer.sendall(encode_range_request(RangeRequest(source.topic_index)))
+            assert peer.recv(100)
+        receiver = subscriber.receiver("crowded", late_join_info_request_interval=50)
+        assert _numbers(receiver, 10)[0] == list(range(10))
+        assert context.stats()["context"]["recovery_connections_displaced"] >= 1
 
 
 def test_requests_that_are_not_well_formed_end_the_connection(publisher: Context) -> None:

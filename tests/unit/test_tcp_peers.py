@@ -17,6 +17,8 @@ from tests.waiting import SECONDS, collect, wait_for
 from umstack import Context, Source
 
 MESSAGE, CONTROL, END = 0, 8, 1
+PLACES = 1024
+"""Clients that a session may have, UM_TCP_CLIENTS_MAX."""
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +260,32 @@ def test_one_host_displaces_only_its_own_connections(source: Source) -> None:
         client.answer()
         source.send(b"for the client", flush=True)
         assert client.read()[2][8:] == b"for the client"
+
+
+def test_a_host_that_takes_every_place_gives_way_to_another(context: Context) -> None:
+    """UM_TCP_CLIENTS_MAX clients of one address that read nothing: a client of another address joins at once, and one
+    of the same address is refused."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    options = {"transport_tcp_multiple_receiver_behavior": "source_paced"}
+    try:
+        with (
+            context.source("crowded", transport="tcp", **options) as source,
+            contextlib.ExitStack() as crowd,
+        ):
+            for number in range(PLACES):
+                crowd.enter_context(RawClient(source.transport, own_address="127.0.0.2")).greet()
+                if number % 32 == 31:
+                    wait_for(lambda joined=number + 1: _clients(source) == joined)  # type: ignore[misc]
+            with RawClient(source.transport, own_address="127.0.0.2") as another:
+                wait_for(lambda: another.was_refused, "the end of one too many")
+            with RawClient(source.transport) as client:
+                client.greet()
+                source.send(b"for everybody", flush=True)
+                wait_for(lambda: source.send(b"for the client", flush=True) or client.has_data(0.05))
+                assert client.read()[2][8:].startswith(b"for ")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # Source-side filtering

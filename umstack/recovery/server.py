@@ -1,8 +1,9 @@
 """RecoveryServer: serves retained messages to receivers connected to a context's request port (UM-138, UM-140).
 
 The port limits the number of connections; their buffers, the send rate, and idle and stall times are also bounded.
-When the port is full, a new connection replaces one that has requested nothing. The time spent on requests is shared
-equally by the addresses that they come from, because requests differ in what they cost.
+When the port is full, a new connection replaces one that has requested nothing, or one of the address that has the
+most. The time spent on requests is shared equally by the addresses that they come from, because requests differ in what
+they cost.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import selectors
 import socket
 import time
+from collections import Counter
 
 from umstack._core import ffi, lib
 from umstack._engine.publication import Publication
@@ -160,18 +162,26 @@ class RecoveryServer:
         """Return the number of connections, all of which count towards the limit of the port."""
         return len(self._connections)
 
-    def make_space(self, now_ns: int) -> bool:
-        """End the oldest connection that has requested nothing, because receivers send their request immediately.
-        Return false if there is none."""
+    def make_space(self, now_ns: int, newcomer_ip: str) -> bool:
+        """End the oldest connection that has requested nothing, because receivers send their request immediately. If
+        there is none, end the one of the address that has the most that was idle for longest, if that address keeps at
+        least as many as the newcomer's. Return false otherwise."""
         silent = [
             one
             for one in self._connections.values()
             if not one.is_useful and now_ns - one.opened_ns > IDLE_PEER_NS
         ]
-        if not silent:
+        if silent:
+            self._counters.recovery_connections_idle += 1
+            self._drop(min(silent, key=lambda one: one.opened_ns))
+            return True
+        counts = Counter(one.peer[0] for one in self._connections.values())
+        address, most = max(counts.items(), key=lambda item: item[1], default=("", 0))
+        if most <= counts[newcomer_ip] + 1:
             return False
-        self._counters.recovery_connections_idle += 1
-        self._drop(min(silent, key=lambda one: one.opened_ns))
+        self._counters.recovery_connections_displaced += 1
+        of_address = (one for one in self._connections.values() if one.peer[0] == address)
+        self._drop(min(of_address, key=lambda one: one.active_ns))
         return True
 
     def _drop(self, one: _Connection) -> None:

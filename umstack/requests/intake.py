@@ -529,7 +529,7 @@ class ResponseIntake:
         """Return 0: responders have their own limit, so that they and receivers do not displace each other."""
         return 0
 
-    def make_space(self, now_ns: int) -> bool:
+    def make_space(self, now_ns: int, newcomer_ip: str) -> bool:
         """Return false: no connection of this service counts at the port."""
         return False
 

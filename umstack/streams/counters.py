@@ -21,6 +21,7 @@ class StreamCounters(NamedCounters):
     recovery_connections: int = 0
     recovery_connections_refused: int = 0
     recovery_connections_idle: int = 0
+    recovery_connections_displaced: int = 0
     recovery_malformed: int = 0
     recovery_requests_unknown: int = 0
     recovery_dropped_tag_missing: int = 0

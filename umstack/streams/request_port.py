@@ -49,8 +49,9 @@ class PeerService(Protocol):
     def adopt(self, peer: socket.socket, now_ns: int) -> None:
         """Serve a connection from which nothing was read, or close it; the port no longer counts it."""
 
-    def make_space(self, now_ns: int) -> bool:
-        """End the least useful connection, if that frees a slot of the port; return false otherwise."""
+    def make_space(self, now_ns: int, newcomer_ip: str) -> bool:
+        """End the least useful connection for one of this address, if that frees a slot of the port; return false
+        otherwise."""
 
     @property
     def connection_count(self) -> int:
@@ -103,7 +104,7 @@ class RequestPort:
 
     def _accept(self, _mask: int, now_ns: int) -> None:
         try:
-            peer, _ = self._listener.accept()
+            peer, (newcomer_ip, _) = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionError):
             return
         except OSError:  # no descriptor or memory is left, so wait until some is free
@@ -111,7 +112,7 @@ class RequestPort:
             self._selector.unregister(self._listener)
             self._resume_ns = now_ns + _PAUSE_NS
             return
-        if self._count() >= self._connections_max and not self._make_space(now_ns):
+        if self._count() >= self._connections_max and not self._make_space(now_ns, newcomer_ip):
             self._counters.recovery_connections_refused += 1
             peer.close()
             return
@@ -133,14 +134,14 @@ class RequestPort:
         self._counters.recovery_connections = len(self._unidentified) + served
         return self._counters.recovery_connections
 
-    def _make_space(self, now_ns: int) -> bool:
+    def _make_space(self, now_ns: int, newcomer_ip: str) -> bool:
         """End the oldest unproductive connection; return false if there is none."""
         oldest = next(iter(self._unidentified), None)
         if oldest is not None and now_ns - self._unidentified[oldest] > IDLE_PEER_NS:
             self._counters.recovery_connections_idle += 1
             self._drop(oldest)
             return True
-        return any(service.make_space(now_ns) for service in self._services.values())
+        return any(service.make_space(now_ns, newcomer_ip) for service in self._services.values())
 
     def _on_ready(self, peer: socket.socket, now_ns: int) -> None:
         """Determine the kind of a peer from its first bytes.
