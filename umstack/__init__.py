@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from umstack.errors import BackPressured as BackPressured
     from umstack.errors import Closed as Closed
     from umstack.errors import ConfigError as ConfigError
+    from umstack.errors import DriverError as DriverError
     from umstack.errors import Forked as Forked
     from umstack.errors import InterfaceError as InterfaceError
     from umstack.errors import InvalidArgument as InvalidArgument
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from umstack.events import BeginningOfSession as BeginningOfSession
     from umstack.events import BurstLoss as BurstLoss
     from umstack.events import CutLoose as CutLoose
+    from umstack.events import DriverLost as DriverLost
     from umstack.events import EndOfSession as EndOfSession
     from umstack.events import Event as Event
     from umstack.events import HotFailoverReset as HotFailoverReset
@@ -85,6 +87,7 @@ _HOME = {
     "BackPressured": "errors",
     "Closed": "errors",
     "ConfigError": "errors",
+    "DriverError": "errors",
     "Forked": "errors",
     "InterfaceError": "errors",
     "InvalidArgument": "errors",
@@ -117,6 +120,7 @@ _HOME = {
     "InterfaceChanged": "events",
     "Message": "events",
     "CutLoose": "events",
+    "DriverLost": "events",
     "NakCutoff": "events",
     "NoSource": "events",
     "SourceCreated": "events",

@@ -18,6 +18,7 @@ from umstack.events import (
     BeginningOfSession,
     BurstLoss,
     CutLoose,
+    DriverLost,
     EndOfSession,
     Event,
     HotFailoverReset,
@@ -558,6 +559,7 @@ _SESSION_EVENTS: dict[int, Callable[[str, str], Event]] = {
     lib.UM_ROW_SOURCE_DELETED: SourceDeleted,
     lib.UM_ROW_NAK_CUTOFF: NakCutoff,
     lib.UM_ROW_STALE_TAGS: StaleTags,
+    lib.UM_ROW_DRIVER_LOST: DriverLost,
 }
 """The events that only name their source, by the kind of their row."""
 

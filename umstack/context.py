@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Unpack
@@ -34,6 +35,7 @@ from umstack.config import (
     SourceOptions,
     lint_datagram_size,
 )
+from umstack.driver import DriverClient, attach, listening_path
 from umstack.errors import InterfaceError, OptionError, UmError, error_from_result
 from umstack.event_queue import EventQueue
 from umstack.events import Event
@@ -116,6 +118,7 @@ class Context(AsyncClosing):
         statistics: bool | None = None,
         tap: str | Path | None = None,
         metrics: str | None = None,
+        driver: str | Path = "none",
         **options: Unpack[ContextKeywords],
     ) -> None:
         """Open a context on an interface.
@@ -132,9 +135,12 @@ class Context(AsyncClosing):
                 mode, too.
             tap: pcapng file for the datagrams sent and received, as with tap().
             metrics: Address such as ":9464" where Prometheus scrapes the counters. Contexts of a process may share one.
+            driver: `none`: the context has its own link. A path: attach to the driver that listens there. `auto`:
+                attach to the driver of the interface if one is running, else `none` (docs/driver.md).
             **options: Context options by name; they override `config`.
 
         Raises:
+            DriverError: The driver cannot be reached, or refuses the process.
             OptionError: An option does not exist or has a wrong value (ConfigError: with file and line).
             InterfaceError: The interface does not exist, is down or has no IPv4 address.
             PermissionNeeded: The link requires a privilege that the process does not have.
@@ -154,7 +160,12 @@ class Context(AsyncClosing):
         self._tap: Tap | None = None
         self._wildcards: dict[int, TopicListener] = {}
         self._next_wildcard_key = 1
+        self._driver: DriverClient | None = None
         with ExitStack() as undo:
+            if (path := listening_path(driver, found.name)) is not None:
+                chosen = _of_attached(chosen)
+                self._driver = attach(path, found.name)
+                undo.callback(self._driver.close)
             self._engine = Engine(chosen, found, self._duty_work)
             self._core = self._engine.core
             undo.callback(self._close_engine)
@@ -197,6 +208,8 @@ class Context(AsyncClosing):
             if not self.is_sequential:
                 self._follower.start()
             self._engine.start()
+            if self._driver is not None:
+                self._driver.start(self._engine)
             self._serving = undo.enter_context(ExitStack())
             if statistics or (statistics is None and not self.is_sequential):
                 self._serve_statistics(is_required=statistics is True)
@@ -217,7 +230,8 @@ class Context(AsyncClosing):
             self._serving.callback(server.close)
 
     def _warn_occupied(self, interface: xdp.Interface) -> None:
-        rings = rings_of_others(interface) if self._engine.link.kind == "socket" else None
+        needs_sockets = self._engine.link.kind == "socket" and self._driver is None
+        rings = rings_of_others(interface) if needs_sockets else None
         if rings is None:
             return
         text = (
@@ -332,6 +346,13 @@ class Context(AsyncClosing):
             return self._make_source(topic, chosen)
 
     def _make_source(self, topic: str, chosen: SourceOptions) -> Source:
+        if self._driver is not None:
+            from umstack.attached import AttachedSource
+
+            index, self._next_topic_index = self._next_topic_index, self._next_topic_index + 1
+            return AttachedSource(
+                self._engine, self._resolver, self._driver, topic, index, chosen, self._requests
+            )
         if chosen.transport == "lbtrm":
             _check_multicast(self.interface, chosen.transport_lbtrm_multicast_address)
         session = self._engine.sessions.acquire(chosen, self._engine.keyring.number_of(topic))
@@ -418,9 +439,23 @@ class Context(AsyncClosing):
                 f"receiver {topic!r}: its event queue is another context's",
                 hint="make one with this context's event_queue()",
             )
+        if self._driver is not None:
+            from umstack.attached import AttachedReceiver, unsupported
+
+            if takes_group is not None:
+                raise unsupported("takes_group", "which receives every source of a topic once for all")
+            return AttachedReceiver(
+                self._engine, self._resolver, self._driver, topic, chosen, on_message, queue
+            )
         receiver = Receiver(self._engine, self._resolver, topic, chosen, on_message, queue, takes_group)
         self._resolver.query(topic, chosen)
         return receiver
+
+    def _refuse_with_driver(self, what: str, why: str) -> None:
+        if self._driver is not None:
+            from umstack.attached import unsupported
+
+            raise unsupported(what, why)
 
     def event_queue(
         self,
@@ -498,6 +533,7 @@ class Context(AsyncClosing):
                 print(receiver.poll(timeout=0.1).messages(), receiver.topics())
             ```
         """
+        self._refuse_with_driver("a wildcard receiver", "which receives topics by name only")
         if (pattern is None) == (prefix is None):
             raise OptionError("a wildcard receiver takes a pattern or a prefix", hint="give one of them")
         if not self.options.resolver_cache:
@@ -571,6 +607,7 @@ class Context(AsyncClosing):
                 print(receiver.receive(timeout=0.1))
             ```
         """
+        self._refuse_with_driver("a hot failover receiver", "which passes no hot failover numbers on")
         encode_topic_name(topic)
         if len(others) >= lib.UM_HF_INPUTS_MAX or self in others or len(set(others)) < len(others):
             raise OptionError(
@@ -624,7 +661,9 @@ class Context(AsyncClosing):
             listener.on_unanswered(queries)
 
     def _on_source(self, topic: str, topic_index: int, address: TransportAddress, advertiser: str) -> None:
-        """Topic resolution found a source."""
+        """Topic resolution found a source. With a driver, the driver receives it."""
+        if self._driver is not None:
+            return
         endpoint = endpoint_of(self._resolver.topic_options(topic, topic_index, address))
 
         def join_late(subscription: Subscription, session: Any, mapping: LateMapping) -> None:
@@ -1046,6 +1085,21 @@ class Context(AsyncClosing):
 
     def __repr__(self) -> str:
         return f"<Context {self.interface.name} {self.options.operational_mode} {self.link}>"
+
+
+def _of_attached(options: ContextOptions) -> ContextOptions:
+    """Return the options of a context with a driver, which has the link. Raises OptionError."""
+    if options.operational_mode == "sequential":
+        raise OptionError(
+            "a context with a driver runs the protocol on its own thread",
+            hint="leave mode at embedded, or open it with driver='none'",
+        )
+    if options.authentication_scope != "none":
+        raise OptionError(
+            "keys belong to the driver, which is the one that sends and receives datagrams",
+            hint="give the key file to `umstack driver`, or open the context with driver='none'",
+        )
+    return replace(options, link="socket")
 
 
 def _find_interface(wanted: str | None) -> xdp.Interface:

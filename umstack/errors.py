@@ -174,6 +174,12 @@ class MessageTooLong(UmError):
     default_hint = "send a shorter message, or claim at most one fragment's payload"
 
 
+class DriverError(UmError):
+    """The driver could not be reached, refused a request, or has ended (docs/driver.md)."""
+
+    default_hint = "start it with `umstack driver INTERFACE`, or open the context with driver='none'"
+
+
 class InvalidArgument(UmError):
     """An argument is out of range or has the wrong type."""
 

@@ -373,6 +373,22 @@ class InterfaceChanged(NamedTuple):
     explains."""
 
 
+class DriverLost(NamedTuple):
+    """The driver that the context is attached to has ended, or has cut this process off.
+
+    The receiver gets no more messages through it, except those that are in its logs already. Open a new context.
+
+    Example:
+        ```python
+        lost = [event for event in rcv.poll().events() if isinstance(event, umstack.DriverLost)]
+        ```
+    """
+
+    topic: str
+    source: str
+    """Empty."""
+
+
 Event = (
     Message
     | BeginningOfSession
@@ -387,4 +403,5 @@ Event = (
     | CutLoose
     | StaleTags
     | InterfaceChanged
+    | DriverLost
 )

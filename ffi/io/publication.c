@@ -190,25 +190,40 @@ int64_t um_publication_send(um_publication *publication, const char *data, uint3
     return result;
 }
 
-int64_t um_publication_send_with(um_publication *publication, const char *data, uint32_t length,
-                                 const um_lbmc_extras *extras, uint32_t flags, int64_t timeout_ns)
+/* numbers: those of a relayed message; NULL: the source numbers it. */
+static int64_t send_with(um_publication *publication, const char *data, uint32_t length, const um_lbmc_extras *extras,
+                         const um_relayed_numbers *numbers, uint32_t flags, int64_t timeout_ns)
 {
     if (extras->properties_bytes > length)
         return -EINVAL;
     if (!um_gate_enter(&publication->gate))
         return UM_CLOSED;
     wait_state wait = wait_of(timeout_ns, flags);
+    um_source *core = &publication->core;
+    const uint8_t *bytes = (const uint8_t *)data;
     int64_t result, now_ns;
     do {
         now_ns = precise_now_ns(publication);
         uint32_t actions = 0;
-        result =
-            um_source_send_with(&publication->core, (const uint8_t *)data, length, extras, flags, now_ns, &actions);
+        result = numbers != NULL ? um_source_relay(core, bytes, length, extras, numbers, now_ns, &actions)
+                                 : um_source_send_with(core, bytes, length, extras, flags, now_ns, &actions);
         if (actions != 0)
             after_publishing(publication, actions, (flags & UM_SEND_FLUSH) || result < 0);
     } while (is_held_back(result) && wait_held_back(publication, &wait, now_ns));
     um_gate_leave(&publication->gate);
     return result;
+}
+
+int64_t um_publication_send_with(um_publication *publication, const char *data, uint32_t length,
+                                 const um_lbmc_extras *extras, uint32_t flags, int64_t timeout_ns)
+{
+    return send_with(publication, data, length, extras, NULL, flags, timeout_ns);
+}
+
+int64_t um_publication_relay(um_publication *publication, const char *data, uint32_t length,
+                             const um_lbmc_extras *extras, const um_relayed_numbers *numbers, int64_t timeout_ns)
+{
+    return send_with(publication, data, length, extras, numbers, 0, timeout_ns);
 }
 
 /* Returns how many messages from `first` make up one batch: enough to complete a full batch of this many bytes,

@@ -32,6 +32,9 @@ int64_t um_publication_send(um_publication *publication, const char *data, uint3
  * -EINVAL if `extras` has more bytes of properties than `data`. */
 int64_t um_publication_send_with(um_publication *publication, const char *data, uint32_t length,
                                  const um_lbmc_extras *extras, uint32_t flags, int64_t timeout_ns);
+/* The same for a message that keeps the numbers another source gave it: see um_source_relay. */
+int64_t um_publication_relay(um_publication *publication, const char *data, uint32_t length,
+                             const um_lbmc_extras *extras, const um_relayed_numbers *numbers, int64_t timeout_ns);
 /* Publishes many messages at once: see um_source_send_many. -EINVAL for lengths or offsets beyond the data, and for
  * descending offsets. */
 int64_t um_publication_send_many(um_publication *publication, const char *data, uint64_t data_bytes,

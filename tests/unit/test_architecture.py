@@ -49,7 +49,7 @@ TOP_LEVEL_DOTTED = {
 LAYERS = (
     {"cli", "__main__"},
     {"demo", "bench", "monitor", "pipeline", "report", "spark", "analysis", "facts"},
-    {"recorder", "files", "lab", "sim", "trace", "scapy"},
+    {"recorder", "files", "lab", "sim", "trace", "scapy", "driving"},
     # the public API
     {
         "umstack",
@@ -62,6 +62,7 @@ LAYERS = (
         "batch",
         "events",
         "publisher",
+        "attached",
     }
     | {"wildcard_receiver", "hot_failover_receiver"},
     {"resolution", "recovery", "requests", "streams", "driver", "telemetry", "capture"},
@@ -123,7 +124,7 @@ IO_LAYERS = (
     {"receiving_connections"},
     {"publication_session", "subscription", "loop_leader"},
     {"publication", "loop"},
-    {"late_joining"},
+    {"late_joining", "relay"},
     {"context"},
     {"statistics"},
 )

@@ -234,6 +234,15 @@ class Engine:
             return self.tcp_peers.admits_advertised(address.source_ip, advertiser, f"TCP source of {topic!r}")
         return isinstance(address, LbtruAddress) or self._is_joined(address)
 
+    def map_shared_log(
+        self, subscription: Subscription, address: LbtipcAddress, topic_index: int, source: str
+    ) -> None:
+        """Map a source that reaches one receiver through a shared log of this host, under the source's name."""
+        config = receiver_session_config(address, subscription.options, self.core)
+        result = subscription.map(config, topic_index, source)
+        if result not in (0, -errno.EEXIST, lib.UM_CLOSED):
+            self.core.check(result, f"attaching to the log of {source}")
+
     def _is_joined(self, address: LbtrmAddress) -> bool:
         """Return true if the source can be joined and the options allow it; warn if no router forwards its group to an
         any-source join, and of what IPv6 is missing."""

@@ -130,6 +130,13 @@ class QueueMemory:
         self.sources.retire(number, lib.um_event_queue_appended_rows(self.handle) if is_appended else 0)
         return bool(is_appended)
 
+    def report_driver_lost(self, topic: str) -> None:
+        """Append a DriverLost event. If the queue is full, it is logged instead."""
+        if not self._append_event(lib.UM_ROW_DRIVER_LOST, topic, "", 0):
+            _records.write(
+                topic, logging.ERROR, "%s is not received any more: its driver ended", displayed(topic)
+            )
+
     def recycle_sources(self) -> None:
         """Make numbers of sources available whose rows were all read. Called by the reader of the queue."""
         self.sources.recycle(lib.um_event_queue_taken_rows(self.handle))

@@ -379,6 +379,14 @@ class SessionPool:
         session.source_count += 1
         return session
 
+    def open_own(self, options: SourceOptions) -> SourceSession:
+        """Open an LBT-IPC session that no other source joins, at transport id 0. release() ends it."""
+        session = SourceSession(self._core, Place("", 0), options, 0)
+        session.source_count = 1
+        with self._listing:
+            self.sessions.append(session)
+        return session
+
     def _peers(self, options: SourceOptions, key_set: int) -> list[SourceSession]:
         """Return the sessions that match a source's transport, keys and session name."""
         return [
@@ -443,7 +451,7 @@ class SessionPool:
         if explicit != 0:
             return next((s for s in peers if s.place.port == explicit), Place("", explicit))
         low, high = self._core.options.transport_lbtipc_id_low, self._core.options.transport_lbtipc_id_high
-        pool = [one for one in peers if low <= one.place.port <= high]
+        pool = [one for one in peers if low <= one.place.port <= high]  # without those of open_own()
         active = {one.place.port for one in pool}
         unused = next((number for number in range(low, high + 1) if number not in active), None)
         return self._next_of(pool) if unused is None else Place("", unused)

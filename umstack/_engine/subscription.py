@@ -73,6 +73,11 @@ class Subscription:
         if not self.closed:
             self.queue.report_no_source(self.topic, queries)
 
+    def report_driver_lost(self) -> None:
+        """Report that the driver through which the topic was received has ended."""
+        if not self.closed:
+            self._queue.report_driver_lost(self.topic)
+
     def map(self, session: Any, topic_index: int, source: str) -> int:
         """Map a source, given as the topic index of a session and the source's name. Returns the core's result."""
         if self.closed:
@@ -127,6 +132,11 @@ class Subscription:
     def connected(self) -> int:
         """Return the number of its sources whose messages from now on are received, or reported as lost."""
         return 0 if self.closed else int(lib.um_subscription_connected(self.handle))
+
+    @property
+    def sources(self) -> list[str]:
+        """The names of its sources. Any thread."""
+        return sorted(self._mapped.copy())
 
     @property
     def transports(self) -> list[str]:

@@ -28,6 +28,7 @@ COMMANDS = {
     "nic": "Check, prepare and restore the settings of a NIC.",
     "key": "Make and check the keys of authenticated datagrams.",
     "broker": "Open AF_XDP rings for unprivileged processes.",
+    "driver": "Own the link of an interface for all applications of the host.",
     "config": "Check, show and compare configuration files.",
     "resolver": "Relay topic resolution on networks without multicast.",
     "stat": "Show the counters of a running process.",

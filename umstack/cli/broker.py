@@ -110,8 +110,8 @@ def command(
     log = _Log(as_json)
     try:
         policy = Policy(
-            frozenset(map(_user_id, users)),
-            frozenset(map(_group_id, groups)),
+            frozenset(map(user_id, users)),
+            frozenset(map(group_id, groups)),
             frames_max_mib << 20,
             frozenset(interfaces) or None,
             tuple(map(_port_range, ports)),
@@ -147,7 +147,8 @@ def _warn_of(confinement: dict[str, str]) -> None:
             click.echo(f"warning: {name} is not in force: {displayed(state)}", err=True)
 
 
-def _user_id(name: str) -> int:
+def user_id(name: str) -> int:
+    """Return the number of a user, given by name or number. Raises BadParameter."""
     if name.isdecimal():
         return int(name)
     try:
@@ -156,7 +157,8 @@ def _user_id(name: str) -> int:
         raise click.BadParameter(f"there is no user {name}", param_hint="--allow-user") from None
 
 
-def _group_id(name: str) -> int:
+def group_id(name: str) -> int:
+    """Return the number of a group, given by name or number. Raises BadParameter."""
     if name.isdecimal():
         return int(name)
     try:

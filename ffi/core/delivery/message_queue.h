@@ -44,7 +44,8 @@ enum um_row_kind {
     UM_ROW_CUT_LOOSE = 10,         /* the queue was full too long: first_sequence_number .. sequence_number dropped */
     UM_ROW_STALE_TAGS = 11,        /* datagrams with right tags were dropped, because the clocks of the hosts differ */
     UM_ROW_INTERFACE_CHANGED =
-        12, /* the source names an interface; sequence_number: the owner's number of the change */
+        12,                  /* the source names an interface; sequence_number: the owner's number of the change */
+    UM_ROW_DRIVER_LOST = 13, /* the connection to the driver ended; no source is received through it any more */
 };
 
 /* Returns the um_row_kind of a row with these flags: the low four bits of the high byte. */

@@ -144,6 +144,39 @@ static void write_with_options(um_frame_writer *w, const um_lbmc_layout *layout,
     um_frame_writer_step(w, bytes, layout->payload_length);
 }
 
+/* One message with options, before its space is claimed. */
+typedef struct message_with_options {
+    const uint8_t *data;
+    uint32_t length;
+    uint32_t properties_bytes;
+    um_lbmc_first_options options;
+    um_fragmentation f;
+} message_with_options;
+
+/* Writes the message into its claim. Returns the sqn of its last fragment. */
+static int64_t publish_with_options(um_source *source, const message_with_options *m, const um_claim *claim,
+                                    uint32_t sqn, int64_t sent_ns, uint32_t flags, int64_t now_ns, uint32_t *actions)
+{
+    um_frame_writer w = um_frame_writer_open(source, claim);
+    um_lbmc_layout layout = {.topic_index = source->topic_index,
+                             .flags = m->f.count > 1 ? UM_MESSAGE_FRAGMENT : 0,
+                             .first_sqn = sqn,
+                             .total = m->length,
+                             .sent_ns = sent_ns};
+    for (uint32_t i = 0; i < m->f.count; i++) {
+        layout.sqn = sqn + i;
+        layout.offset = i * m->f.chunk;
+        layout.payload_length = i + 1 < m->f.count ? m->f.chunk : m->length - layout.offset;
+        write_with_options(&w, &layout, &m->options, m->data + layout.offset);
+    }
+    atomic_store_explicit(&source->last_send_ns, now_ns, memory_order_relaxed);
+    um_batcher_close(&w.batch, w.position, flags & UM_SEND_FLUSH, now_ns, actions);
+    if (m->f.count > 1)
+        atomic_fetch_add_explicit(&source->extra_fragments, m->f.count - 1, memory_order_relaxed);
+    um_count_shared(&source->counters.bytes_sent, m->length - m->properties_bytes);
+    return (int64_t)(sqn + m->f.count - 1);
+}
+
 int64_t um_source_send_with(um_source *source, const uint8_t *data, uint32_t length, const um_lbmc_extras *extras,
                             uint32_t flags, int64_t now_ns, uint32_t *actions)
 {
@@ -152,32 +185,61 @@ int64_t um_source_send_with(um_source *source, const uint8_t *data, uint32_t len
         return -EMSGSIZE;
     if (um_explicit_batch_is_open(source))
         return -EBUSY;
-    um_lbmc_first_options options;
-    um_lbmc_make_first_options(&options, extras);
-    um_fragmentation f = plan_with_options(source, length, options.length);
+    message_with_options m = {.data = data, .length = length, .properties_bytes = extras->properties_bytes};
+    um_lbmc_make_first_options(&m.options, extras);
+    m.f = plan_with_options(source, length, m.options.length);
     um_claim claim;
-    int result = um_source_claim_space(source, f.span, actions, &claim);
+    int result = um_source_claim_space(source, m.f.span, actions, &claim);
     if (result != 0)
         return result;
-    uint32_t sqn = um_source_take_sqns(source, f.count);
-    um_frame_writer w = um_frame_writer_open(source, &claim);
-    um_lbmc_layout layout = {.topic_index = source->topic_index,
-                             .flags = f.count > 1 ? UM_MESSAGE_FRAGMENT : 0,
-                             .first_sqn = sqn,
-                             .total = length,
-                             .sent_ns = um_source_send_time(source, now_ns)};
-    for (uint32_t i = 0; i < f.count; i++) {
-        layout.sqn = sqn + i;
-        layout.offset = i * f.chunk;
-        layout.payload_length = i + 1 < f.count ? f.chunk : length - layout.offset;
-        write_with_options(&w, &layout, &options, data + layout.offset);
-    }
-    atomic_store_explicit(&source->last_send_ns, now_ns, memory_order_relaxed);
-    um_batcher_close(&w.batch, w.position, flags & UM_SEND_FLUSH, now_ns, actions);
-    if (f.count > 1)
-        atomic_fetch_add_explicit(&source->extra_fragments, f.count - 1, memory_order_relaxed);
-    um_count_shared(&source->counters.bytes_sent, length - extras->properties_bytes);
-    return (int64_t)(sqn + f.count - 1);
+    uint32_t sqn = um_source_take_sqns(source, m.f.count);
+    return publish_with_options(source, &m, &claim, sqn, um_source_send_time(source, now_ns), flags, now_ns, actions);
+}
+
+/* ---- relayed messages ---- */
+
+void um_source_number_next(um_source *source, uint32_t sqn)
+{
+    uint64_t next_sqn = atomic_load_explicit(&source->next_sqn, memory_order_relaxed);
+    uint32_t left_out = sqn - (uint32_t)next_sqn;
+    source->initial_sqn += left_out; /* the sent messages are counted from it */
+    atomic_store_explicit(&source->next_sqn, next_sqn + left_out, memory_order_relaxed);
+}
+
+/* Stores the plan of `count` fragments of equal length, the last of which may be shorter. Returns 0, -EINVAL or
+ * -EMSGSIZE. */
+static int plan_fragments(const um_source *source, uint32_t count, bool has_send_time, message_with_options *m)
+{
+    uint32_t chunk = count == 0 ? 0 : m->length / count + (m->length % count != 0);
+    if (count == 0 || (count > 1 && (uint64_t)(count - 1) * chunk >= m->length))
+        return -EINVAL;
+    uint32_t overhead = um_lbmc_overhead(count > 1, false, has_send_time) + m->options.length;
+    uint32_t body_max = atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
+    if (m->length > um_source_message_max(source) || overhead + chunk > body_max)
+        return -EMSGSIZE;
+    uint32_t last = m->length - (count - 1) * chunk;
+    uint64_t span = (uint64_t)(count - 1) * um_frame_span(overhead + chunk) + um_frame_span(overhead + last);
+    if (span > um_log_claim_max(&source->session->log))
+        return -EMSGSIZE;
+    m->f = (um_fragmentation){count, chunk, (uint32_t)span};
+    return 0;
+}
+
+int64_t um_source_relay(um_source *source, const uint8_t *data, uint32_t length, const um_lbmc_extras *extras,
+                        const um_relayed_numbers *numbers, int64_t now_ns, uint32_t *actions)
+{
+    message_with_options m = {.data = data, .length = length, .properties_bytes = extras->properties_bytes};
+    um_lbmc_make_first_options(&m.options, extras);
+    uint32_t count = numbers->last_sqn - numbers->first_sqn + 1;
+    int result = plan_fragments(source, count, numbers->sent_ns != 0, &m);
+    um_claim claim;
+    if (result == 0)
+        result = um_source_claim_space(source, m.f.span, actions, &claim);
+    if (result != 0)
+        return result;
+    um_source_number_next(source, numbers->first_sqn);
+    um_source_take_sqns(source, count);
+    return publish_with_options(source, &m, &claim, numbers->first_sqn, numbers->sent_ns, 0, now_ns, actions);
 }
 
 /* ---- many messages ---- */

@@ -57,6 +57,22 @@ static inline int64_t um_source_request(um_source *source, const uint8_t *data, 
     return um_source_send_with(source, data, length, &extras, flags, now_ns, actions);
 }
 
+/* The numbers of a message that another source published, which a relay keeps. */
+typedef struct um_relayed_numbers {
+    uint32_t first_sqn; /* of the message's first fragment */
+    uint32_t last_sqn;  /* of its last */
+    int64_t sent_ns;    /* its send time; 0: none */
+} um_relayed_numbers;
+
+/* Gives the next message this sqn; sqns that are left out are a gap, which receivers report as lost. Only while no
+ * other thread publishes on the source. */
+void um_source_number_next(um_source *source, uint32_t sqn);
+/* As um_source_send_with, for a relayed message, which keeps its numbers: it is split into as many fragments as it was.
+ * -EINVAL for numbers that the message cannot have had, -EMSGSIZE if a fragment does not fit a datagram of the session.
+ * Only while no other thread publishes on the source. */
+int64_t um_source_relay(um_source *source, const uint8_t *data, uint32_t length, const um_lbmc_extras *extras,
+                        const um_relayed_numbers *numbers, int64_t now_ns, uint32_t *actions);
+
 /* Messages laid end to end. Exactly one of `lengths` and `offsets` is given: message i has lengths[i] bytes, or
  * offsets[i + 1] - offsets[i]. */
 typedef struct um_messages {

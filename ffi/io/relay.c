@@ -1,0 +1,257 @@
+#include "io/relay.h"
+
+#include "core/foundation/counters.h"
+#include "io/publication_private.h"
+#include "os/memory.h"
+
+enum { ROWS_PER_TAKE = 4096 };
+
+typedef struct relay_target {
+    um_publication *publication; /* NULL: none */
+    bool is_ignored;
+    _Atomic uint32_t reached; /* sqn after the last message */
+} relay_target;
+
+struct um_relay {
+    um_event_queue *queue;
+    bool keeps_numbers;
+    um_rows rows;          /* taken, but not moved yet */
+    um_publication *dirty; /* has messages that were not flushed */
+    uint8_t *scratch;      /* one message with its properties */
+    size_t scratch_bytes;
+    um_relay_counters counters;
+    relay_target targets[UM_RELAY_SOURCES_MAX];
+};
+
+int um_relay_open(um_event_queue *queue, bool keeps_numbers, uint32_t message_max_bytes, um_relay **opened)
+{
+    um_relay *relay = um_map(sizeof *relay);
+    if (relay == NULL)
+        return -ENOMEM;
+    relay->queue = queue;
+    relay->keeps_numbers = keeps_numbers;
+    relay->scratch_bytes = message_max_bytes;
+    relay->scratch = um_map(message_max_bytes);
+    if (relay->scratch == NULL) {
+        um_unmap(relay, sizeof *relay);
+        return -ENOMEM;
+    }
+    *opened = relay;
+    return 0;
+}
+
+/* Returns the first `count` rows that are left to the queue. */
+static void consume(um_relay *relay, uint32_t count)
+{
+    um_queue_release(relay->rows.block, count);
+    relay->rows.first += count;
+    relay->rows.count -= count;
+}
+
+void um_relay_close(um_relay *relay)
+{
+    if (relay->rows.count > 0)
+        consume(relay, relay->rows.count);
+    um_unmap(relay->scratch, relay->scratch_bytes);
+    um_unmap(relay, sizeof *relay);
+}
+
+static void flush(um_relay *relay)
+{
+    if (relay->dirty != NULL)
+        um_publication_flush(relay->dirty);
+    relay->dirty = NULL;
+}
+
+int um_relay_set(um_relay *relay, uint32_t source, um_publication *publication)
+{
+    if (source >= UM_RELAY_SOURCES_MAX)
+        return -EINVAL;
+    relay->targets[source].publication = publication;
+    relay->targets[source].is_ignored = publication == NULL;
+    return 0;
+}
+
+void um_relay_forget(um_relay *relay, uint32_t source)
+{
+    if (source >= UM_RELAY_SOURCES_MAX)
+        return;
+    flush(relay);
+    relay->targets[source].publication = NULL;
+    relay->targets[source].is_ignored = false;
+}
+
+uint32_t um_relay_reached(const um_relay *relay, uint32_t source)
+{
+    return source < UM_RELAY_SOURCES_MAX ? atomic_load_explicit(&relay->targets[source].reached, memory_order_acquire)
+                                         : 0;
+}
+
+void um_relay_read_counters(const um_relay *relay, um_relay_counters *out)
+{
+    *out = (um_relay_counters){.messages = __atomic_load_n(&relay->counters.messages, __ATOMIC_RELAXED),
+                               .bytes = __atomic_load_n(&relay->counters.bytes, __ATOMIC_RELAXED),
+                               .lost = __atomic_load_n(&relay->counters.lost, __ATOMIC_RELAXED),
+                               .refused = __atomic_load_n(&relay->counters.refused, __ATOMIC_RELAXED)};
+}
+
+static void reach(relay_target *target, uint32_t sqn)
+{
+    atomic_store_explicit(&target->reached, sqn, memory_order_release);
+}
+
+/* ---- messages ---- */
+
+static uint32_t length_of(const um_block *block, uint32_t row)
+{
+    return (uint32_t)(block->offsets[row + 1] - block->offsets[row]);
+}
+
+/* Returns true for a message of the source that can be sent with its neighbours: only a payload, and, if numbers are
+ * kept, in one fragment that fits a datagram. */
+static bool is_plain(const um_relay *relay, const um_publication *publication, uint32_t source, uint32_t row)
+{
+    const um_block *block = relay->rows.block;
+    uint16_t flags = block->flags[row];
+    if (um_row_kind_of(flags) != UM_ROW_MESSAGE || (flags & (UM_MESSAGE_REQUEST | UM_MESSAGE_PROPERTIES)) != 0 ||
+        block->sources[row] != source)
+        return false;
+    if (!relay->keeps_numbers)
+        return true;
+    uint32_t body_max = atomic_load_explicit(&publication->session->core.body_max_bytes, memory_order_relaxed);
+    return block->sent_ns[row] == 0 && block->first_sequence_numbers[row] == block->sequence_numbers[row] &&
+           um_source_overhead(&publication->core) + length_of(block, row) <= body_max;
+}
+
+/* Returns how many messages from the first row on can be sent at once. */
+static uint32_t plain_run(const um_relay *relay, const um_publication *publication, uint32_t source)
+{
+    const uint32_t *sqns = relay->rows.block->sequence_numbers + relay->rows.first;
+    uint32_t count = 0;
+    while (count < relay->rows.count && is_plain(relay, publication, source, relay->rows.first + count) &&
+           (!relay->keeps_numbers || sqns[count] == sqns[0] + count))
+        count++;
+    return count;
+}
+
+static int64_t send_run(um_relay *relay, um_publication *publication, uint32_t count, int64_t timeout_ns)
+{
+    const um_block *block = relay->rows.block;
+    uint32_t first = relay->rows.first;
+    if (relay->keeps_numbers)
+        um_source_number_next(&publication->core, block->sequence_numbers[first]);
+    return um_publication_send_many(publication, (const char *)block->payload, (uint64_t)block->offsets[first + count],
+                                    NULL, block->offsets + first, count, 0, timeout_ns);
+}
+
+/* Sends one message with all of its parts. */
+static int64_t send_row(um_relay *relay, um_publication *publication, int64_t timeout_ns)
+{
+    const um_block *block = relay->rows.block;
+    uint32_t row = relay->rows.first, length = length_of(block, row);
+    um_lbmc_extras extras = {.request = block->flags[row] & UM_MESSAGE_REQUEST ? &block->requests[row] : NULL};
+    const uint8_t *data = block->payload + block->offsets[row];
+    if (block->flags[row] & UM_MESSAGE_PROPERTIES) {
+        const um_properties_place *place = &block->properties[row];
+        if ((size_t)length + place->bytes > relay->scratch_bytes)
+            return -EMSGSIZE;
+        memcpy(relay->scratch, data, length);
+        memcpy(relay->scratch + length, block->payload + place->offset, place->bytes);
+        data = relay->scratch;
+        length += extras.properties_bytes = place->bytes;
+    }
+    um_relayed_numbers numbers = {block->first_sequence_numbers[row], block->sequence_numbers[row],
+                                  block->sent_ns[row]};
+    return relay->keeps_numbers
+               ? um_publication_relay(publication, (const char *)data, length, &extras, &numbers, timeout_ns)
+               : um_publication_send_with(publication, (const char *)data, length, &extras, 0, timeout_ns);
+}
+
+/* Sends messages from the first row on. Returns false if the publication still refuses the first. */
+static bool send_messages(um_relay *relay, relay_target *target, uint32_t source, int64_t timeout_ns)
+{
+    um_publication *publication = target->publication;
+    const um_block *block = relay->rows.block;
+    if (relay->dirty != publication)
+        flush(relay);
+    relay->dirty = publication;
+    uint32_t run = plain_run(relay, publication, source);
+    int64_t result = run > 0 ? send_run(relay, publication, run, timeout_ns) : send_row(relay, publication, timeout_ns);
+    if (result == UM_BACK_PRESSURED || result == UM_NOT_CONNECTED || result == UM_RATE_LIMITED)
+        return false;
+    uint32_t done = run > 0 && result > 0 ? (uint32_t)result : 1;
+    uint32_t first = relay->rows.first, last = first + done - 1;
+    UM_COUNT(relay->counters.refused, result < 0);
+    UM_COUNT(relay->counters.messages, result < 0 ? 0 : done);
+    UM_COUNT(relay->counters.bytes, result < 0 ? 0 : (uint64_t)(block->offsets[last + 1] - block->offsets[first]));
+    reach(target, block->sequence_numbers[last] + 1);
+    consume(relay, done);
+    return true;
+}
+
+/* ---- rows ---- */
+
+static void note_loss(um_relay *relay, relay_target *target, uint32_t first_sqn, uint32_t last_sqn)
+{
+    UM_COUNT(relay->counters.lost, last_sqn - first_sqn + 1);
+    reach(target, last_sqn + 1);
+    if (relay->keeps_numbers && target->publication != NULL) /* the gap shows with the next message or TSNI */
+        um_source_number_next(&target->publication->core, last_sqn + 1);
+}
+
+/* Handles the first row, an event. Returns true if the source has ended. */
+static bool on_event(um_relay *relay, relay_target *target, uint32_t kind)
+{
+    const um_block *block = relay->rows.block;
+    uint32_t last_sqn = block->sequence_numbers[relay->rows.first];
+    if (kind == UM_ROW_UNRECOVERABLE_LOSS)
+        note_loss(relay, target, last_sqn, last_sqn);
+    else if (kind == UM_ROW_BURST_LOSS)
+        note_loss(relay, target, block->first_sequence_numbers[relay->rows.first], last_sqn);
+    consume(relay, 1);
+    if (kind != UM_ROW_END_OF_SESSION || (target->publication == NULL && !target->is_ignored))
+        return false;
+    flush(relay);
+    target->publication = NULL;
+    target->is_ignored = false;
+    return true;
+}
+
+static bool needs_target(uint32_t kind)
+{
+    return kind == UM_ROW_MESSAGE || kind == UM_ROW_BEGINNING_OF_SESSION || kind == UM_ROW_UNRECOVERABLE_LOSS ||
+           kind == UM_ROW_BURST_LOSS;
+}
+
+int um_relay_run(um_relay *relay, int64_t timeout_ns, uint32_t *source)
+{
+    if (relay->rows.count == 0 && um_event_queue_poll(relay->queue, ROWS_PER_TAKE, timeout_ns, &relay->rows) == 0)
+        return UM_RELAY_IDLE;
+    um_rows_materialize(relay->rows.block, relay->rows.first, relay->rows.count);
+    while (relay->rows.count > 0) {
+        const um_block *block = relay->rows.block;
+        uint32_t kind = um_row_kind_of(block->flags[relay->rows.first]);
+        *source = block->sources[relay->rows.first];
+        if (*source >= UM_RELAY_SOURCES_MAX) {
+            UM_COUNT(relay->counters.refused, kind == UM_ROW_MESSAGE);
+            consume(relay, 1);
+            continue;
+        }
+        relay_target *target = &relay->targets[*source];
+        if (target->publication == NULL && !target->is_ignored && needs_target(kind)) {
+            flush(relay);
+            return UM_RELAY_UNKNOWN;
+        }
+        if (kind != UM_ROW_MESSAGE) {
+            if (on_event(relay, target, kind))
+                return UM_RELAY_ENDED;
+        } else if (target->publication == NULL) {
+            consume(relay, 1);
+        } else if (!send_messages(relay, target, *source, timeout_ns)) {
+            flush(relay);
+            return UM_RELAY_HELD;
+        }
+    }
+    flush(relay);
+    return UM_RELAY_IDLE;
+}

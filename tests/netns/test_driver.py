@@ -1,0 +1,79 @@
+"""The driver between hosts of the lab, over sockets and over rings: no process of its host is deaf, and losses are
+reported exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.netns.contexts import members
+from tests.unit.driver_ends import NOBODY, applications, driver
+from tests.unit.lbtipc_ends import payload
+from tests.unit.loopback import OWN_ADDRESSES
+from tests.waiting import SECONDS, collect
+from umstack.lab import Lab
+from umstack_xdp.xsk import unavailable
+
+MakeLab = Callable[..., Lab]
+ALLOWED = ("--allow-user", str(NOBODY))
+COUNT = 5000
+QUICK_LOSS = {"transport_lbtrm_loss_declaration_interval": 300}
+
+LINKS = [
+    "socket",
+    pytest.param("xdp", marks=pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))),
+]
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_a_second_process_on_the_interface_is_never_deaf(shared_lab: Lab, link: str) -> None:
+    """Two unprivileged subscribers and two publishers on one host, a host beside it: everyone gets everything."""
+    here, there, _ = shared_lab.hosts
+    topic = f"driver/{link}"
+    with (
+        driver(*ALLOWED, interface=here.interface, run=here.run, link=link) as one,
+        applications(one.path, interface=here.interface, run=here.run) as begin,
+        members(there, **OWN_ADDRESSES) as (far,),
+    ):
+        subscribers = [begin("subscribe", topic) for _ in range(2)]
+        with far.receiver(topic) as receiver, far.source(topic) as source:
+            publishers = [begin("publish", topic) for _ in range(2)]
+            receiver.wait_connected(3, SECONDS)
+            source.wait_connected(2, SECONDS)  # the driver, and the receiver beside the source
+            source.send_many([payload(i) for i in range(COUNT)], flush=True)
+            for publisher in publishers:
+                assert publisher.ask(str(COUNT))["sent"] == COUNT
+            for subscriber in subscribers:
+                report = subscriber.ask(str(3 * COUNT))
+                assert sorted(report["counts"].values()) == 3 * [COUNT], report
+                assert report["in_order"]
+                assert not report["lost"]
+            assert len(collect(receiver, 3 * COUNT)) == 3 * COUNT
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_losses_on_the_network_are_reported_exactly(make_lab: MakeLab, link: str) -> None:
+    """Without NAKs what the switch drops is lost: the attached receiver reports what its driver could not get."""
+    lab = make_lab(hosts=2, segmentation="real")
+    here, there = lab.hosts
+    with (
+        driver(*ALLOWED, interface=here.interface, run=here.run, link=link) as one,
+        applications(one.path, interface=here.interface, run=here.run) as begin,
+        members(there, **OWN_ADDRESSES) as (far,),
+    ):
+        subscriber = begin("subscribe", "loss", transport_lbtrm_send_naks=0, **QUICK_LOSS)
+        with far.source("loss", transport_topic_sequence_number_info_interval=200) as source:
+            source.wait_connected(timeout=SECONDS)
+            source.send(payload(0), flush=True)
+            assert sum(subscriber.ask("1")["counts"].values()) == 1
+            lab.port(here.number).set(loss=0.05)
+            for i in range(1, COUNT):
+                source.send(payload(i), flush=True)
+            lab.port(here.number).set(loss=0.0)
+            source.send(payload(COUNT), flush=True)
+            report = subscriber.ask(str(COUNT + 1))
+            received, lost = sum(report["counts"].values()), sum(report["lost"].values())
+            assert received + lost == COUNT + 1, report
+            assert lost > 0
+            assert report["in_order"]

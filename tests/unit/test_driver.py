@@ -1,0 +1,429 @@
+"""The driver over loopback: applications that share one receiver and publish through one process."""
+
+# ruff: noqa: SIM117, the parties of a test come and go at different times
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.driver_ends import (
+    NOBODY,
+    ROOT,
+    UNPRIVILEGED,
+    RunningDriver,
+    applications,
+    attached,
+    driver,
+    driver_command,
+    raw_application,
+)
+from tests.unit.lbtipc_ends import CAPACITY, RawSource, payload
+from tests.unit.loopback import open_context
+from tests.waiting import SECONDS, collect, wait_for
+from umstack import Context, DriverError, DriverLost, EndOfSession, Message, OptionError, Request
+from umstack._core import lib
+from umstack._engine.host_identity import host_id
+from umstack.driver.protocol import MESSAGE_MAX_BYTES, common_version, default_path
+from umstack.events import Event
+from umstack.reader import Reader
+
+ALLOWED = ("--allow-user", str(NOBODY))
+QUICK_END: dict[str, Any] = {"transport_lbtrm_activity_timeout": 1000}
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[RunningDriver]:
+    """A driver for the tests that leave it unharmed."""
+    with driver(*ALLOWED) as one:
+        yield one
+
+
+@pytest.fixture
+def remote() -> Iterator[Context]:
+    """A context without driver, as on another host."""
+    with open_context() as context:
+        yield context
+
+
+def await_event(receiver: Reader, kind: type) -> Any:
+    """Return the next event of a kind; messages before it are skipped."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        for event in receiver.poll(timeout=0.1).events():
+            if isinstance(event, kind):
+                return event
+    raise AssertionError(f"no {kind.__name__} within {SECONDS} s")
+
+
+def ask_raw(peer: socket.socket, **fields: Any) -> dict[str, Any]:
+    """Send a request of the protocol and return the answer."""
+    peer.send(json.dumps(fields).encode())
+    answer: dict[str, Any] = json.loads(peer.recv(MESSAGE_MAX_BYTES))
+    return answer
+
+
+def attach_raw(peer: socket.socket) -> None:
+    """Attach a connection of raw_application()."""
+    assert ask_raw(peer, do="attach", low=1, high=1, host=host_id())["version"] == 1
+
+
+def rows(messages: list[Message]) -> list[tuple[Any, ...]]:
+    """Return what two receivers of a message must agree on."""
+    return [(m.data, m.source, m.sequence_number, m.first_sequence_number, m.sent_ns) for m in messages]
+
+
+def test_two_publishers_and_two_subscribers_need_no_privilege(
+    running: RunningDriver, remote: Context
+) -> None:
+    """Every subscriber, attached or remote, gets every message of every publisher, once and in order."""
+    with applications(running.path) as begin, remote.receiver("several") as far:
+        subscribers = [begin("subscribe", "several") for _ in range(2)]
+        publishers = [begin("publish", "several") for _ in range(2)]
+        far.wait_connected(2, SECONDS)
+        for publisher in publishers:
+            assert publisher.ask("3000")["sent"] == 3000
+        for subscriber in subscribers:
+            report = subscriber.ask("6000")
+            assert sorted(report["counts"].values()) == [3000, 3000], report
+            assert report["in_order"]
+            assert not report["lost"]
+        assert len(collect(far, 6000)) == 6000
+        names = {one.ask("0")["transport"] for one in publishers}
+        assert {source.rpartition("[")[0] for source in report["counts"]} == names
+
+
+def test_a_remote_source_is_received_as_without_driver(running: RunningDriver, remote: Context) -> None:
+    """Payloads of every length, with their numbers and send times: the same as an in-process receiver gets."""
+    lengths = [0, 1, 100, 1400, 1500, 3000, 60_000, 65_000, 300_000]
+    sent = [bytes([i]) * length for i, length in enumerate(lengths)]
+    for stamps in (0, 1):
+        topic = f"lengths/{stamps}"
+        with (
+            attached(running.path) as one,
+            attached(running.path) as other,
+            one.receiver(topic) as first,
+            other.receiver(topic) as second,
+            remote.receiver(topic) as plain,
+            remote.source(topic, flow_control="min", send_timestamps=stamps) as source,
+        ):
+            source.wait_connected(2, SECONDS)
+            for data in sent:
+                source.send(data, flush=True)
+            source.send_many([b"%d" % i for i in range(20_000)], flush=True)
+            expected = rows(collect(plain, len(sent) + 20_000))
+            assert [row[0] for row in expected[: len(sent)]] == sent
+            assert rows(collect(first, len(expected))) == expected
+            assert rows(collect(second, len(expected))) == expected
+            assert first.sources == [expected[0][1]]
+
+
+def test_properties_and_requests_pass(running: RunningDriver, remote: Context) -> None:
+    """In both directions; a response goes directly to the requester."""
+    with attached(running.path) as context:
+        for sending, receiving in ((remote, context), (context, remote), (context, context)):
+            with receiving.receiver("parts") as receiver, sending.source("parts") as source:
+                receiver.wait_connected(timeout=SECONDS)
+                source.send(b"with", flush=True, properties={"a": 1, "b": "text"})
+                (message,) = collect(receiver, 1)
+                assert message.data == b"with"
+                assert dict(message.properties) == {"a": 1, "b": "text"}
+                with source.request(b"question", timeout=SECONDS) as request:
+                    asked = await_event(receiver, Request)
+                    asked.respond(b"answer")
+                    assert next(iter(request)).data == b"answer"
+
+
+def test_a_source_reaches_receivers_of_its_host_once(running: RunningDriver) -> None:
+    """They read its log; the driver does not also receive what it sends itself."""
+    with attached(running.path) as one, attached(running.path) as other:
+        with other.receiver("local") as receiver, other.receiver("local", ordered_delivery=0) as unordered:
+            with one.source("local") as source:
+                assert source.is_connected
+                numbers = [source.send(payload(i), flush=True) for i in range(1000)]
+                drained = source.wait_drained(timeout=SECONDS)
+                assert drained
+                for reader in (receiver, unordered):
+                    messages = collect(reader, 1000)
+                    assert [m.sequence_number for m in messages] == numbers
+                    assert {m.source for m in messages} == {f"{source.transport}[{source.topic_index}]"}
+            await_event(receiver, EndOfSession)
+            assert not [e for e in receiver.poll(timeout=0.2).events() if isinstance(e, Message)]
+
+
+def test_a_receiver_that_comes_later_begins_with_the_next_message(
+    running: RunningDriver, remote: Context
+) -> None:
+    """Its log begins where it attached, without a loss event for what came before."""
+    with attached(running.path) as one, remote.source("later", flow_control="min") as source:
+        with one.receiver("later") as early:
+            source.wait_connected(timeout=SECONDS)
+            source.send(b"first", flush=True)
+            assert collect(early, 1)[0].data == b"first"
+            with attached(running.path) as other, other.receiver("later") as late:
+                late.wait_connected(timeout=SECONDS)
+                wait_for(lambda: late.stats()["delivery_controllers"], "the log")
+                deadline, found = time.monotonic() + SECONDS, list[Event]()
+                while not found:  # attaching takes a moment that nobody reports to the source
+                    source.send(b"again", flush=True)
+                    found = list(late.poll(timeout=0.05).events())
+                    assert time.monotonic() < deadline
+                assert {type(event).__name__ for event in found} <= {"BeginningOfSession", "Message"}
+
+
+def test_a_stopped_subscriber_loses_exactly_what_it_missed(remote: Context) -> None:
+    """It holds the others back for the hold interval at most; then it is cut loose, and they lose nothing."""
+    count = 180_000  # more bytes than a log holds
+    options = {"receiver_full_queue_hold_interval": 300}
+    with driver(*ALLOWED) as one, applications(one.path) as begin:
+        quick, slow = (begin("subscribe", "stopped", **options) for _ in range(2))
+        with remote.source("stopped", flow_control="min") as source:
+            source.wait_connected(timeout=SECONDS)
+            source.send_many([payload(i) for i in range(100)], flush=True)
+            assert sum(slow.ask("100")["counts"].values()) == 100
+            slow.process.send_signal(signal.SIGSTOP)
+            quick.order(str(count))
+            for first in range(100, count, 4000):
+                source.send_many([payload(i) for i in range(first, min(first + 4000, count))], flush=True)
+            report = json.loads(quick.hear())
+            assert list(report["counts"].values()) == [count], report
+            assert report["in_order"]
+            slow.process.send_signal(signal.SIGCONT)
+            deadline = time.monotonic() + 3 * SECONDS
+            late = slow.ask(str(count + 1))
+            while not late["lost"]:  # the gap shows with the next message after it has attached again
+                source.send_many([payload(count)], flush=True)
+                count += 1
+                late = slow.ask(str(count + 1))
+                assert time.monotonic() < deadline
+            assert late["in_order"]
+            assert sum(late["counts"].values()) + sum(late["lost"].values()) == count
+
+
+def test_the_death_of_a_subscriber_concerns_no_other(running: RunningDriver, remote: Context) -> None:
+    """kill -9 of one of two: the other gets everything."""
+    with applications(running.path) as begin, remote.source("widow", flow_control="min") as source:
+        dying, living = (begin("subscribe", "widow") for _ in range(2))
+        source.wait_connected(timeout=SECONDS)
+        source.send_many([payload(i) for i in range(1000)], flush=True)
+        assert sum(dying.ask("1000")["counts"].values()) == 1000
+        dying.kill()
+        source.send_many([payload(i) for i in range(1000, 30_000)], flush=True)
+        report = living.ask("30000")
+        assert list(report["counts"].values()) == [30_000]
+        assert report["in_order"]
+
+
+def test_the_death_of_a_publisher_ends_its_source(running: RunningDriver, remote: Context) -> None:
+    """kill -9: whatever it had sent arrives, then its session ends, here and on the network."""
+    with (
+        applications(running.path) as begin,
+        attached(running.path) as context,
+        context.receiver("orphan") as receiver,
+        remote.receiver("orphan", **QUICK_END) as far,
+    ):
+        publisher = begin("publish", "orphan")
+        far.wait_connected(timeout=SECONDS)
+        assert publisher.ask("2000")["sent"] == 2000
+        publisher.kill()
+        for reader in (receiver, far):
+            assert [m.data for m in collect(reader, 2000)] == [payload(i) for i in range(2000)]
+            await_event(reader, EndOfSession)
+
+
+def test_the_death_of_the_driver_is_reported_within_a_second() -> None:
+    """Receivers get DriverLost, sends raise DriverError, and nothing hangs; a new context finds a new driver."""
+    with driver() as one, attached(one.path) as context:
+        receiver, source = context.receiver("lost"), context.source("lost")
+        source.send(b"before", flush=True)
+        assert collect(receiver, 1)[0].data == b"before"
+        one.kill()
+        died = time.monotonic()
+        await_event(receiver, DriverLost)
+        assert time.monotonic() - died < 1
+        with pytest.raises(DriverError, match="has ended"):
+            source.send(b"after")
+        with pytest.raises(DriverError, match="has ended"):
+            source.wait_drained(timeout=SECONDS)
+        with pytest.raises(DriverError, match="has ended"):
+            context.receiver("more")
+        receiver.close()
+        source.close()
+
+
+def test_a_closed_receiver_of_the_driver_ends_with_its_last_application(remote: Context) -> None:
+    """The driver leaves the session when no application receives the topic any more."""
+    with (
+        driver() as one,
+        remote.source("left", flow_control="min", flow_control_receiver_timeout=1000) as source,
+    ):
+        with attached(one.path) as context:
+            with context.receiver("left"):
+                source.wait_connected(timeout=SECONDS)
+            wait_for(lambda: not source.is_connected, "the driver to leave")
+
+
+# ---- who may, and how much ----
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_user_who_is_not_allowed_is_refused() -> None:
+    """By the user that the kernel reports; the refusal names the option."""
+    with driver() as one:
+        code = f"import umstack; umstack.Context('lo', driver={str(one.path)!r})"
+        done = subprocess.run(
+            [*UNPRIVILEGED, ".venv/bin/python", "-c", code],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert f"user {NOBODY} may not attach" in done.stderr
+        assert "--allow-user" in done.stderr
+
+
+def test_the_limits_are_those_of_the_command() -> None:
+    """A refusal names the limit's option, and what is there continues."""
+    with driver("--sources-max", "1", "--receivers-max", "1", "--clients-max", "1") as one:
+        with attached(one.path) as context:
+            receiver, source = context.receiver("a"), context.source("a")
+            with pytest.raises(DriverError, match="--receivers-max"):
+                context.receiver("b")
+            with pytest.raises(DriverError, match="--sources-max"):
+                context.source("b")
+            with pytest.raises(DriverError, match="--clients-max"):
+                attached(one.path)
+            source.send(b"still", flush=True)
+            assert collect(receiver, 1)[0].data == b"still"
+            source.close()
+            context.source("b").close()
+
+
+def test_what_a_driver_does_not_do_is_refused_by_name(running: RunningDriver) -> None:
+    """Each refusal names the way without a driver."""
+    with attached(running.path) as context:
+        for refused in (
+            lambda: context.wildcard_receiver(prefix="a"),
+            lambda: context.hot_failover_receiver("a"),
+            lambda: context.source("a", late_join=1),
+            lambda: context.source("a", transport="lbtipc"),
+            lambda: context.source("a", transport_lbtrm_transmission_window_size=65536),
+            lambda: context.receiver("a", use_late_join=1),
+            lambda: context.receiver("a", takes_group=lambda _group: True),
+            lambda: context.receiver("a").nak_cutoff(),
+        ):
+            with pytest.raises(OptionError, match="driver='none'"):
+                refused()
+    with pytest.raises(OptionError, match="embedded"):
+        attached(running.path, operational_mode="sequential")
+    with raw_application(running.path) as peer:
+        attach_raw(peer)
+        order = {"do": "receive", "request": 1, "id": 2, "topic": "a", "options": {"nonsense": "1"}}
+        assert "nonsense" in ask_raw(peer, **order)["error"]["message"]
+
+
+def test_auto_without_a_driver_is_a_context_of_its_own() -> None:
+    """`auto` looks at the path of the interface; a path that nobody listens at is an error."""
+    assert default_path("eth1") == "/run/umstack/driver-eth1.sock"
+    if not Path(default_path("lo")).exists():
+        with (
+            open_context(driver="auto") as context,
+            context.receiver("a") as receiver,
+            context.source("a") as source,
+        ):
+            receiver.wait_connected(timeout=SECONDS)
+            source.send(b"own", flush=True)
+            assert collect(receiver, 1)[0].data == b"own"
+    with pytest.raises(DriverError, match="No such file"):
+        attached(Path("/nonexistent/driver.sock"))
+
+
+# ---- applications that break the rules ----
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"garbage",
+        b"[" * 20_000,
+        b"{}",
+        b'{"do":"receive","request":1,"id":1,"topic":"a","options":{}}',
+        b'{"do":"attach","low":9,"high":9,"host":1}',
+        b'{"do":"attach","low":1,"high":1,"host":0}',
+        b'{"do":"attach","low":"1","high":true,"host":null}',
+    ],
+)
+def test_a_peer_that_does_not_speak_the_protocol_is_cut_off(running: RunningDriver, said: bytes) -> None:
+    """And the driver continues to serve."""
+    with raw_application(running.path) as peer:
+        peer.send(said) if said else peer.shutdown(1)
+        answer = peer.recv(MESSAGE_MAX_BYTES + 1)
+        assert not answer or "error" in json.loads(answer)
+        assert peer.recv(1) == b"" if answer else True
+    with attached(running.path) as context:
+        context.receiver("fine").close()
+
+
+def test_a_log_that_breaks_the_rules_harms_only_its_source(running: RunningDriver) -> None:
+    """Impossible ends, lengths and segments in an application's log: the driver detaches, and serves the others."""
+    with (
+        attached(running.path) as context,
+        context.receiver("good") as receiver,
+        context.source("good") as source,
+    ):
+        for end, record in (
+            (8, b"\xff" * 8),
+            (CAPACITY * 4, b""),
+            (-8, b""),
+            (1 << 62, b"\0" * 8),
+            (24, b"\x7f" + bytes(23)),
+        ):
+            session_id = 0x7A000000 | os.getpid() & 0xFFFF
+            with (
+                RawSource(session_id, is_source_paced=False) as hostile,
+                raw_application(running.path) as peer,
+            ):
+                attach_raw(peer)
+                order = {"do": "publish", "request": 1, "id": 1, "topic": "bad", "options": {}}
+                log = {"session_id": session_id, "transport_id": 20001, "topic_index": 1}
+                peer.send(json.dumps(order | log).encode())
+                reader = hostile.accept()
+                hostile.write(record, end)
+                hostile.wake(reader)
+                assert "name" in json.loads(peer.recv(MESSAGE_MAX_BYTES))
+                assert reader.recv(64) == b"", "the driver detaches"
+            source.send(b"fine", flush=True)
+            assert collect(receiver, 1)[0].data == b"fine"
+
+
+def test_versions_are_negotiated() -> None:
+    """The highest in common, or none."""
+    assert common_version(1, 1) == 1
+    assert common_version(1, 7) == 1
+    assert common_version(2, 7) is None
+    assert common_version(0, 0) is None
+
+
+def test_the_command_reports_what_it_did(tmp_path: Path) -> None:
+    """--json: one object on stdout, with the counts; SIGTERM ends it with status 0."""
+    command = driver_command(tmp_path / "driver.sock", "lo", "--json")
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    process.stderr.readline()
+    attached(tmp_path / "driver.sock").close()
+    process.send_signal(signal.SIGTERM)
+    report = json.loads(process.communicate(timeout=SECONDS)[0])
+    assert process.returncode == 0
+    assert (report["interface"], report["attached"]) == ("lo", 1)
+    assert report["link"] == "socket"
+    assert lib.UM_RELAY_SOURCES_MAX == 4096

@@ -1,0 +1,121 @@
+"""The control protocol between the driver and an attached application.
+
+A connection is a Unix socket of type SOCK_SEQPACKET; each message is one JSON object. No application data passes here:
+it is in shared logs, to which both sides attach by LBT-IPC (docs/ipc.md).
+
+    application                                       driver
+      {do: attach, low, high, host}       ------->            the versions it speaks, its network namespace
+                                          <-------    {version, interface, link} or {error}
+      {do: receive, id, topic, options}   ------->
+                                          <-------    {reply}, and for each source, now or later:
+                                          <-------    {do: source, id, name, session_id, transport_id, topic_index}
+      {do: publish, id, topic, options,
+       session_id, transport_id,
+       topic_index}                       ------->
+                                          <-------    {reply, name, topic_index, readers, message_max}
+      {do: state, id}                     ------->
+                                          <-------    {reply, connected, receivers, drained, reached, given_up}
+      {do: end, id}                       ------->
+                                          <-------    {reply}
+
+Each request has a number of its own, `request`, which `reply` returns. `id` is the application's number of a receiver
+or source. A side that gets anything else closes the connection.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from umstack.errors import DriverError
+
+VERSION_LOW = 1
+"""The lowest version of the protocol that this build speaks."""
+VERSION_HIGH = 1
+"""The highest version of the protocol that this build speaks."""
+MESSAGE_MAX_BYTES = 16384
+NUMBER_MAX = 2**32 - 1
+_TOPIC_BYTES_MAX = 246
+_OPTIONS_MAX = 256
+_TEXT_MAX = 1024
+
+
+def default_path(interface: str) -> str:
+    """Return the path of the control socket of the driver of an interface.
+
+    Args:
+        interface: Name of the interface.
+
+    Returns:
+        The path.
+    """
+    return f"/run/umstack/driver-{interface}.sock"
+
+
+def encode(fields: Mapping[str, Any]) -> bytes:
+    """Encode a message. Raises DriverError if it is too long."""
+    data = json.dumps(fields, separators=(",", ":")).encode()
+    if len(data) > MESSAGE_MAX_BYTES:
+        raise DriverError(
+            f"a message to the driver is longer than {MESSAGE_MAX_BYTES} bytes", hint="set fewer options"
+        )
+    return data
+
+
+def decode(data: bytes) -> dict[str, Any]:
+    """Decode a message. Raises DriverError if it is none."""
+    try:
+        fields = json.loads(data) if len(data) <= MESSAGE_MAX_BYTES else None
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise malformed("no JSON object")
+    return fields
+
+
+def malformed(why: str) -> DriverError:
+    """Return the error for a message that breaks the protocol."""
+    return DriverError(
+        f"a message of the driver's protocol is malformed: {why}", hint="use the same version of both"
+    )
+
+
+def number_of(fields: Mapping[str, Any], name: str, most: int = NUMBER_MAX) -> int:
+    """Return a number from 0 to `most`. Raises DriverError."""
+    value = fields.get(name)
+    if type(value) is not int or not 0 <= value <= most:
+        raise malformed(f"{name} is no number from 0 to {most}")
+    return value
+
+
+def text_of(fields: Mapping[str, Any], name: str) -> str:
+    """Return a text. Raises DriverError."""
+    value = fields.get(name)
+    if not isinstance(value, str) or len(value) > _TEXT_MAX:
+        raise malformed(f"{name} is no text of at most {_TEXT_MAX} characters")
+    return value
+
+
+def topic_of(fields: Mapping[str, Any]) -> str:
+    """Return the topic. Raises DriverError if no topic can have the name."""
+    topic = text_of(fields, "topic")
+    if not 0 < len(topic.encode(errors="replace")) <= _TOPIC_BYTES_MAX:
+        raise malformed("topic is no name of a topic")
+    return topic
+
+
+def options_of(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return options, as text by name. Raises DriverError."""
+    value = fields.get("options")
+    if not isinstance(value, dict) or len(value) > _OPTIONS_MAX:
+        raise malformed("options are no object")
+    if not all(isinstance(one, str) and len(one) <= _TEXT_MAX for one in value.values()):
+        raise malformed("an option is no text")
+    return value
+
+
+def common_version(low: int, high: int) -> int | None:
+    """Return the highest version that this build and the peer, which speaks `low` to `high`, have in common."""
+    common = min(high, VERSION_HIGH)
+    return common if common >= max(low, VERSION_LOW) else None

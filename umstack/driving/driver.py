@@ -1,0 +1,424 @@
+"""Driver: serves the applications of a host over a control socket. One thread answers them; relays move the data."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from umstack._engine.host_identity import host_id
+from umstack.driver.protocol import (
+    MESSAGE_MAX_BYTES,
+    VERSION_HIGH,
+    VERSION_LOW,
+    common_version,
+    decode,
+    encode,
+    malformed,
+    number_of,
+    options_of,
+    topic_of,
+)
+from umstack.driving.topics import DriverContext, PublishedTopic, ReceivedTopic, SharedSource, key_of
+from umstack.errors import DriverError, UmError
+from umstack_xdp.broker_policy import Peer, Policy, peer_of
+
+_LOOK_SECONDS = 0.2
+_DRAIN_SECONDS = 60.0
+_UNANSWERED_SECONDS = 2.0
+_SEND_BUFFER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class DriverLimits:
+    """How much one application may have."""
+
+    sources_max: int = 256
+    """Sources per application."""
+    receivers_max: int = 256
+    """Receivers per application."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverEvent:
+    """Something that happened, for the log."""
+
+    what: str
+    """`attached`, `detached` or `refused`."""
+    peer: Peer
+    reason: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class _Application:
+    connection: socket.socket
+    peer: Peer
+    is_attached: bool = False
+    is_gone: bool = False
+    receivers: dict[int, ReceivedTopic] = field(default_factory=dict)
+    sources: dict[int, PublishedTopic] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Ending:
+    """A source whose application has ended it: the rest of its log is published first."""
+
+    source: PublishedTopic
+    since_s: float
+    reached: int = 0
+    moved_s: float = 0.0
+    """When its log last moved."""
+
+
+class Driver:
+    """Serves applications over a listening socket. serve() runs until stop(); close() ends everything."""
+
+    __slots__ = (
+        "_applications",
+        "_context",
+        "_ending",
+        "_limits",
+        "_listener",
+        "_lock",
+        "_on_event",
+        "_policy",
+        "_selector",
+        "_stopping",
+        "_topics",
+        "_wake",
+    )
+
+    def __init__(
+        self,
+        context: DriverContext,
+        listener: socket.socket,
+        policy: Policy,
+        limits: DriverLimits,
+        on_event: Callable[[DriverEvent], None],
+    ) -> None:
+        """Use a context, which the caller closes after the driver, and a listener (umstack_xdp.broker.listen_at)."""
+        self._context, self._listener = context, listener
+        self._policy, self._limits, self._on_event = policy, limits, on_event
+        self._applications: set[_Application] = set()
+        self._topics: dict[tuple[object, ...], ReceivedTopic] = {}
+        self._ending: list[_Ending] = []
+        self._lock = threading.Lock()
+        """Guards the applications and their receivers, which the threads of relays read."""
+        self._stopping, self._wake = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._selector.register(self._stopping, selectors.EVENT_READ)
+
+    def serve(self) -> None:
+        """Serve until stop(), or an exception such as KeyboardInterrupt."""
+        while True:
+            for key, _ in self._selector.select(_LOOK_SECONDS if self._ending else None):
+                if key.fileobj is self._stopping:
+                    return
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif not key.data.is_gone:
+                    self._serve_one(key.data)
+            self._drop_gone()
+            self._finish_ending()
+
+    def stop(self) -> None:
+        """End serve(). Any thread."""
+        self._wake.send(b"\0")
+
+    def close(self) -> None:
+        """End every source, receiver and connection."""
+        for application in list(self._applications):
+            self._drop(application, "the driver ends")
+        for one in self._ending:
+            one.source.close()
+        self._ending.clear()
+        self._selector.close()
+        for end in (self._stopping, self._wake):
+            end.close()
+
+    # ---- connections ----
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # the application disconnected before the accept, or no descriptors are left
+            return
+        connection.setblocking(False)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        peer = peer_of(connection)
+        refusal = self._refusal(peer)
+        if refusal is not None:
+            self._on_event(DriverEvent("refused", peer, refusal.message))
+            with contextlib.suppress(OSError):
+                connection.send(_refusal_message(refusal))
+            connection.close()
+            return
+        application = _Application(connection, peer)
+        with self._lock:
+            self._applications.add(application)
+        self._selector.register(connection, selectors.EVENT_READ, application)
+
+    def _refusal(self, peer: Peer) -> DriverError | None:
+        if not self._policy.admits(peer):
+            return DriverError(
+                f"user {peer.uid} may not attach",
+                hint="start the driver with --allow-user or --allow-group for it",
+                errno=errno.EACCES,
+            )
+        own = sum(one.peer.uid == peer.uid for one in self._applications)
+        if own >= self._policy.user_connections_max and not self._policy.is_privileged(peer):
+            return DriverError(
+                f"user {peer.uid} has {own} applications attached, which is all that one may have",
+                hint="end some of them, or start the driver with a larger --user-clients-max",
+                errno=errno.EUSERS,
+            )
+        if len(self._applications) >= self._policy.connections_max:
+            return DriverError(
+                f"{self._policy.connections_max} applications are attached, which is all the driver takes",
+                hint="end some of them, or start the driver with a larger --clients-max",
+                errno=errno.EUSERS,
+            )
+        return None
+
+    def _serve_one(self, application: _Application) -> None:
+        """Read one message. An application that breaks the protocol is cut off."""
+        try:
+            data = application.connection.recv(MESSAGE_MAX_BYTES + 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(application, "")
+            return
+        try:
+            fields = decode(data)
+            if not application.is_attached:
+                self._attach(application, fields)
+                return
+            number = number_of(fields, "request")
+        except DriverError as error:
+            self._send(application, _refusal_fields(error))
+            self._drop(application, error.message)
+            return
+        try:
+            answer = self._answer(application, fields)
+        except UmError as error:
+            answer = _refusal_fields(error)
+        self._send(application, {"reply": number, **answer})
+        if fields.get("do") == "receive" and "error" not in answer:
+            self._announce_known(application, number_of(fields, "id"))
+
+    def _attach(self, application: _Application, fields: Mapping[str, Any]) -> None:
+        if fields.get("do") != "attach":
+            raise malformed("the first request is not attach")
+        version = common_version(number_of(fields, "low"), number_of(fields, "high"))
+        if version is None:
+            raise DriverError(
+                f"the driver speaks versions {VERSION_LOW} to {VERSION_HIGH} of the protocol",
+                hint="use the same version of umstack for both",
+            )
+        if number_of(fields, "host") != host_id():
+            raise DriverError(
+                "the driver is in another network namespace",
+                hint="start a driver in the network namespace of the application",
+            )
+        application.is_attached = True
+        interface, link = self._context.interface.name, self._context.link
+        self._send(application, {"version": version, "interface": interface, "link": link})
+        self._on_event(DriverEvent("attached", application.peer))
+
+    def _send(self, application: _Application, fields: Mapping[str, Any]) -> None:
+        """Send a message. An application that does not read its socket is cut off. Any thread."""
+        try:
+            application.connection.send(encode(fields))
+        except (OSError, DriverError):
+            application.is_gone = True
+            with contextlib.suppress(OSError):
+                application.connection.shutdown(socket.SHUT_RDWR)  # the serving thread then drops it
+
+    def _drop_gone(self) -> None:
+        for application in [one for one in self._applications if one.is_gone]:
+            self._drop(application, "it does not read its control socket")
+
+    def _drop(self, application: _Application, reason: str) -> None:
+        application.is_gone = True
+        self._selector.unregister(application.connection)
+        with self._lock:
+            self._applications.discard(application)
+            receivers, application.receivers = application.receivers, {}
+        for topic in receivers.values():
+            self._release(topic)
+        for source in application.sources.values():
+            self._ending.append(_Ending(source, time.monotonic()))
+        application.connection.close()
+        if application.is_attached:
+            self._on_event(DriverEvent("detached", application.peer, reason))
+
+    # ---- requests ----
+
+    def _answer(self, application: _Application, fields: Mapping[str, Any]) -> dict[str, Any]:
+        number = number_of(fields, "id")
+        match fields.get("do"):
+            case "receive":
+                self._receive(application, number, topic_of(fields), options_of(fields))
+                return {}
+            case "publish":
+                return self._publish(application, number, fields)
+            case "state":
+                return self._source_of(application, number).state()
+            case "end":
+                self._end(application, number)
+                return {}
+        raise malformed("it is no known request")
+
+    def _check_new(self, application: _Application, number: int, count: int, most: int, option: str) -> None:
+        if number in application.receivers or number in application.sources:
+            raise malformed(f"id {number} is in use")
+        if count >= most:
+            raise DriverError(
+                f"the application has {count} of them, which is all that one may have",
+                hint=f"close some, or start the driver with a larger {option}",
+                errno=errno.EUSERS,
+            )
+
+    def _receive(
+        self, application: _Application, number: int, topic: str, options: Mapping[str, str]
+    ) -> None:
+        most = self._limits.receivers_max
+        self._check_new(application, number, len(application.receivers), most, "--receivers-max")
+        key = key_of(topic, options)
+        found = self._topics.get(key)
+        with self._lock:
+            if found is not None:
+                application.receivers[number] = found
+                return
+        made = ReceivedTopic(self._context, topic, options, self._announce)
+        with self._lock:
+            application.receivers[number] = made
+        try:
+            made.start()
+        except BaseException:
+            with self._lock:
+                del application.receivers[number]
+            raise
+        self._topics[key] = made
+
+    def _announce(self, topic: ReceivedTopic, source: SharedSource) -> int:
+        """Announce a source of a topic that the driver receives. On the relay's thread."""
+        with self._lock:
+            wanting = [
+                (one, number)
+                for one in self._applications
+                for number, received in one.receivers.items()
+                if received is topic
+            ]
+        for application, number in wanting:
+            self._send(application, _announcement(number, source))
+        return len({application for application, _ in wanting})
+
+    def _announce_known(self, application: _Application, number: int) -> None:
+        """Announce the sources that a topic already has to a new receiver: remote ones, and those of this host."""
+        with self._lock:
+            topic = application.receivers.get(number)
+            local = [
+                source.shared
+                for one in self._applications
+                for source in one.sources.values()
+                if topic is not None and source.topic == topic.topic
+            ]
+        if topic is not None:
+            for source in [*topic.sources(), *local]:
+                self._send(application, _announcement(number, source))
+
+    def _publish(self, application: _Application, number: int, fields: Mapping[str, Any]) -> dict[str, Any]:
+        most = self._limits.sources_max
+        self._check_new(application, number, len(application.sources), most, "--sources-max")
+        topic = topic_of(fields)
+        log = (
+            number_of(fields, "session_id"),
+            number_of(fields, "transport_id", 65535),
+            number_of(fields, "topic_index"),
+        )
+        source = PublishedTopic(self._context, topic, options_of(fields), log)
+        with self._lock:
+            application.sources[number] = source
+            wanting = [
+                (one, received_number)
+                for one in self._applications
+                for received_number, received in one.receivers.items()
+                if received.topic == topic
+            ]
+        for one, received_number in wanting:
+            self._send(one, _announcement(received_number, source.shared))
+        processes = {one for one, _ in wanting}
+        return {
+            "name": source.transport,
+            "topic_index": source.network_topic_index,
+            "readers": 1 + len(processes),
+            "message_max": source.message_max_bytes,
+        }
+
+    def _source_of(self, application: _Application, number: int) -> PublishedTopic:
+        source = application.sources.get(number)
+        if source is None:
+            raise malformed(f"id {number} is no source")
+        return source
+
+    def _end(self, application: _Application, number: int) -> None:
+        with self._lock:
+            topic = application.receivers.pop(number, None)
+            source = application.sources.pop(number, None)
+        if topic is not None:
+            self._release(topic)
+        if source is not None:
+            self._ending.append(_Ending(source, time.monotonic()))
+
+    def _release(self, topic: ReceivedTopic) -> None:
+        """Close a receiver that no application has any more."""
+        with self._lock:
+            is_used = any(
+                topic is one for application in self._applications for one in application.receivers.values()
+            )
+        if not is_used and self._topics.pop(topic.key, None) is not None:
+            topic.close()
+
+    def _finish_ending(self) -> None:
+        """Close ended sources whose logs are read to their ends, or whose applications never let the driver attach."""
+        now = time.monotonic()
+        for one in list(self._ending):
+            waited_s = now - one.since_s
+            if one.source.reached != one.reached or not one.source.is_idle or one.moved_s == 0:
+                one.reached, one.moved_s = one.source.reached, now
+            is_silent = now - one.moved_s >= _UNANSWERED_SECONDS
+            if one.source.ended.is_set() or is_silent or waited_s >= _DRAIN_SECONDS:
+                self._ending.remove(one)
+                one.source.close()
+
+
+def _announcement(number: int, source: SharedSource) -> dict[str, Any]:
+    return {
+        "do": "source",
+        "id": number,
+        "name": source.name,
+        "session_id": source.session_id,
+        "transport_id": source.transport_id,
+        "topic_index": source.topic_index,
+    }
+
+
+def _refusal_fields(error: UmError) -> dict[str, Any]:
+    cut = MESSAGE_MAX_BYTES // 32  # a character takes up to 12 bytes, and there are two texts
+    return {"error": {"message": error.message[:cut], "hint": error.hint[:cut], "errno": error.errno}}
+
+
+def _refusal_message(error: UmError) -> bytes:
+    return encode(_refusal_fields(error))

@@ -1,0 +1,283 @@
+"""The two directions of the driver: topics that it receives for applications, and sources that it publishes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
+
+from umstack._engine.host_identity import host_id
+from umstack._engine.publication import Publication
+from umstack._engine.queue_memory import QueueMemory
+from umstack._engine.receiver_sessions import receiver_session_config
+from umstack._engine.source_events import given_up
+from umstack._engine.subscription import Subscription
+from umstack._engine.transport_address import LbtipcAddress
+from umstack.config import Config
+from umstack.context import Context
+from umstack.driving.relay import Relay
+from umstack.telemetry.reading import publication_counters
+
+if TYPE_CHECKING:
+    from umstack._engine.engine import Engine
+    from umstack._engine.sessions import SourceSession
+    from umstack._engine.transport_address import TransportAddress
+
+_ATTACHED_SECONDS = 1.0
+_LOOK_SECONDS = 0.001
+_REPORTED_RECEIVERS_MAX = 128
+"""As many as fit a message of the control protocol."""
+_TOPIC_INDEX = 1
+"""Each log carries one topic."""
+_LOCAL_OPTIONS = frozenset(
+    {
+        "ordered_delivery",
+        "receiver_full_queue",
+        "receiver_full_queue_hold_interval",
+        "receiver_conflation_key_length",
+        "receiver_queue_block_count",
+        "receiver_queue_block_length",
+        "source_notification",
+        "resolution_no_source_notification_threshold",
+    }
+)
+"""Receiver options that apply in the application's process only. The driver receives in order and holds."""
+
+
+class DriverContext(Context):
+    """The context of a driver. Its receivers do not receive its own sources, whose messages are in memory already."""
+
+    def _on_source(self, topic: str, topic_index: int, address: TransportAddress, advertiser: str) -> None:
+        if all(one.address != address for one in self._engine.sessions.sessions):
+            super()._on_source(topic, topic_index, address, advertiser)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, for the driver's queues and logs."""
+        return self._engine
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSource:
+    """A source that applications of this host attach to, in a shared log."""
+
+    name: str
+    session_id: int
+    transport_id: int
+    topic_index: int
+
+
+@dataclass(slots=True)
+class _Output:
+    session: SourceSession
+    publication: Publication
+    shared: SharedSource
+
+
+class ReceivedTopic:
+    """One receiver of the driver. The messages of each of its sources go to a shared log, which all applications that
+    receive the topic with the same options attach to."""
+
+    __slots__ = (
+        "_announce",
+        "_context",
+        "_lock",
+        "_options",
+        "_outputs",
+        "_receiver",
+        "_relay",
+        "hold_ms",
+        "key",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        context: DriverContext,
+        topic: str,
+        options: Mapping[str, str],
+        announce: Callable[[ReceivedTopic, SharedSource], int],
+    ) -> None:
+        """Prepare it. `announce` announces a new source to the applications, and returns how many there are."""
+        self.topic = topic
+        self.key = key_of(topic, options)
+        self.hold_ms = options.get("receiver_full_queue_hold_interval")
+        self._context = context
+        self._announce = announce
+        self._lock = threading.Lock()
+        self._outputs: dict[str, _Output] = {}
+        self._options: dict[str, Any] = {
+            name: value for name, value in options.items() if name not in _LOCAL_OPTIONS
+        }
+
+    def start(self) -> None:
+        """Begin to receive, once the first application is registered for the announcements.
+
+        Raises:
+            UmError: As Context.receiver().
+        """
+        self._receiver = self._context.receiver(self.topic, **{**self._options, "use_late_join": 0})
+        self._relay = Relay(
+            self._receiver._memory,
+            keeps_numbers=True,
+            on_unknown=self._on_unknown,
+            on_ended=self._on_ended,
+        )
+
+    def _on_unknown(self, name: str) -> Any:
+        """Open the log of a source, and let the applications attach before its first message is written."""
+        engine = self._context.engine
+        options = Config().source_options(transport="lbtipc", **cast("Any", self._stall()))
+        session = engine.sessions.open_own(options)
+        try:
+            publication = Publication(engine.core, session, self.topic, _TOPIC_INDEX, options)
+        except BaseException:
+            engine.sessions.release(session)
+            raise
+        address = session.address
+        shared = SharedSource(
+            name, address.session_id, cast("LbtipcAddress", address).transport_id, _TOPIC_INDEX
+        )
+        with self._lock:
+            self._outputs[name] = _Output(session, publication, shared)
+        invited = self._announce(self, shared)
+        end = time.monotonic() + _ATTACHED_SECONDS
+        while clients_of(publication) < invited and time.monotonic() < end:
+            time.sleep(_LOOK_SECONDS)
+        return publication.handle
+
+    def _stall(self) -> dict[str, str]:
+        """An application that releases nothing for as long as a full queue may hold is cut off."""
+        hold = self.hold_ms or str(self._receiver.options.receiver_full_queue_hold_interval_ns // 1_000_000)
+        return {"flow_control_stall_timeout": hold}
+
+    def _on_ended(self, name: str) -> None:
+        with self._lock:
+            output = self._outputs.pop(name, None)
+        if output is not None:
+            self._end(output)
+
+    def _end(self, output: _Output) -> None:
+        output.publication.close()
+        self._context.engine.sessions.release(output.session)
+
+    def sources(self) -> list[SharedSource]:
+        """Return the sources that it has now."""
+        with self._lock:
+            return [output.shared for output in self._outputs.values()]
+
+    def close(self) -> None:
+        """Stop receiving, and end the logs."""
+        self._receiver.close()
+        self._relay.stop()
+        with self._lock:
+            outputs, self._outputs = list(self._outputs.values()), {}
+        for output in outputs:
+            self._end(output)
+        self._relay.close()
+
+
+class PublishedTopic:
+    """One source of an application: its messages come in the application's shared log, and leave by a source of the
+    driver."""
+
+    __slots__ = ("_log_name", "_memory", "_relay", "_source", "_subscription", "ended", "shared", "topic")
+
+    def __init__(
+        self, context: DriverContext, topic: str, options: Mapping[str, str], log: tuple[int, int, int]
+    ) -> None:
+        """Begin to publish the messages of a log: its session id, transport id and topic index.
+
+        Raises:
+            UmError: As Context.source().
+        """
+        self.topic = topic
+        self.ended = threading.Event()
+        """Set when the application's session has ended and all of its messages were published."""
+        engine = context.engine
+        session_id, transport_id, topic_index = log
+        self._source = context.source(topic, **cast("Any", options))
+        try:
+            chosen = Config().receiver_options()
+            self._log_name = f"log of {topic!r}"
+            self._memory = QueueMemory(engine.core, chosen, self._log_name)
+            self._subscription = Subscription(engine.core, self._memory, topic, chosen, None)
+            name = f"{self._source.transport}[{self._source.topic_index}]"
+            self.shared = SharedSource(name, session_id, transport_id, topic_index)
+            self._relay = Relay(
+                self._memory,
+                keeps_numbers=False,
+                on_unknown=lambda _name: self._source._publication.handle,
+                on_ended=lambda _name: self.ended.set(),
+            )
+            address = LbtipcAddress(host_id(), session_id, transport_id)
+            session = receiver_session_config(address, chosen, engine.core)
+            engine.core.check(self._subscription.map(session, topic_index, self._log_name), self._log_name)
+        except BaseException:
+            self._source.close()
+            raise
+
+    @property
+    def transport(self) -> str:
+        """The session on the network."""
+        return self._source.transport
+
+    @property
+    def network_topic_index(self) -> int:
+        """The number of the topic in that session."""
+        return self._source.topic_index
+
+    @property
+    def message_max_bytes(self) -> int:
+        """The longest message that the source takes."""
+        return self._source.message_maximum_bytes
+
+    @property
+    def reached(self) -> int:
+        """The topic sequence number after the last message that was published."""
+        return self._relay.reached(self._log_name)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no message waits for the network."""
+        return self._relay.is_idle
+
+    def state(self) -> dict[str, Any]:
+        """Return the fields of a reply to a `state` request."""
+        counters = self._source.stats()
+        by_clients = self._source.options.is_stream or self._source.options.flow_control == "none"
+        receivers = counters["num_clients" if by_clients else "receivers_known"] or 0
+        return {
+            "connected": self._source.is_connected,
+            "receivers": int(receivers),
+            "drained": self._source._is_drained(),
+            "reached": self.reached,
+            "given_up": self._given_up(),
+        }
+
+    def _given_up(self) -> dict[str, int]:
+        found = dict(islice(given_up(self._source._publication.session).items(), _REPORTED_RECEIVERS_MAX))
+        lost = self._relay.counters().lost
+        return {**found, "driver": lost} if lost else found
+
+    def close(self) -> None:
+        """End the source on the network. Messages that were not published yet are dropped."""
+        self._subscription.close()
+        self._memory.close()
+        self._relay.stop()
+        self._source.close()
+        self._relay.close()
+
+
+def key_of(topic: str, options: Mapping[str, str]) -> tuple[object, ...]:
+    """Return what receivers must have in common to share a receiver of the driver."""
+    shared = {name: value for name, value in options.items() if name not in _LOCAL_OPTIONS}
+    return topic, options.get("receiver_full_queue_hold_interval"), frozenset(shared.items())
+
+
+def clients_of(publication: Publication) -> int:
+    """Return how many processes have attached to the log of a publication."""
+    return int(publication_counters(publication)["num_clients"] or 0)
