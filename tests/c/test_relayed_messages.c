@@ -88,3 +88,5 @@ TEST("UX-23", "numbers that a message cannot have, and fragments that do not fit
     CHECK_EQ(send_bytes(f, source, 1, 1, UM_SEND_FLUSH), 3);
     session_close(f);
 }
+
+CHECK_MAIN

@@ -183,7 +183,7 @@ def test_a_receiver_that_comes_later_begins_with_the_next_message(
 def test_a_stopped_subscriber_loses_exactly_what_it_missed(remote: Context) -> None:
     """It holds the others back for the hold interval at most; then it is cut loose, and they lose nothing."""
     count = 180_000  # more bytes than a log holds
-    options = {"receiver_full_queue_hold_interval": 300}
+    options = {"receiver_full_queue_hold_interval": 1500}
     with driver(*ALLOWED) as one, applications(one.path) as begin:
         quick, slow = (begin("subscribe", "stopped", **options) for _ in range(2))
         with remote.source("stopped", flow_control="min") as source:
@@ -295,7 +295,7 @@ def test_the_limits_are_those_of_the_command() -> None:
     """A refusal names the limit's option, and what is there continues."""
     with driver("--sources-max", "1", "--receivers-max", "1", "--clients-max", "1") as one:
         with attached(one.path) as context:
-            receiver, source = context.receiver("a"), context.source("a")
+            receiver, source = context.receiver("limits"), context.source("limits")
             with pytest.raises(DriverError, match="--receivers-max"):
                 context.receiver("b")
             with pytest.raises(DriverError, match="--sources-max"):
@@ -337,8 +337,8 @@ def test_auto_without_a_driver_is_a_context_of_its_own() -> None:
     if not Path(default_path("lo")).exists():
         with (
             open_context(driver="auto") as context,
-            context.receiver("a") as receiver,
-            context.source("a") as source,
+            context.receiver("auto") as receiver,
+            context.source("auto") as source,
         ):
             receiver.wait_connected(timeout=SECONDS)
             source.send(b"own", flush=True)

@@ -76,7 +76,7 @@ class Subscription:
     def report_driver_lost(self) -> None:
         """Report that the driver through which the topic was received has ended."""
         if not self.closed:
-            self._queue.report_driver_lost(self.topic)
+            self.queue.report_driver_lost(self.topic)
 
     def map(self, session: Any, topic_index: int, source: str) -> int:
         """Map a source, given as the topic index of a session and the source's name. Returns the core's result."""

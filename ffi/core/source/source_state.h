@@ -196,8 +196,8 @@ typedef struct um_source {
     um_source_session *session;
     uint32_t topic_index;
     /* Sent messages are counted by the sqns they take, because each further locked addition delays a send. */
-    _Atomic uint64_t next_sqn; /* its low half is the sqn on the wire */
-    uint32_t initial_sqn;
+    _Atomic uint64_t next_sqn;        /* its low half is the sqn on the wire */
+    uint64_t initial_sqn;             /* next_sqn less the sqns taken so far */
     _Atomic uint64_t held_fragments;  /* sqns of an explicit batch that are not published yet */
     _Atomic uint64_t extra_fragments; /* fragments after the first of each message */
     _Atomic int64_t last_send_ns;     /* INT64_MIN: never */
