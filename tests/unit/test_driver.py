@@ -211,8 +211,9 @@ def test_a_stopped_subscriber_loses_exactly_what_it_missed(remote: Context) -> N
 
 def test_the_death_of_a_subscriber_concerns_no_other(running: RunningDriver, remote: Context) -> None:
     """kill -9 of one of two: the other gets everything."""
-    with applications(running.path) as begin, remote.source("widow", flow_control="min") as source:
+    with applications(running.path) as begin:
         dying, living = (begin("subscribe", "widow") for _ in range(2))
+        source = remote.source("widow", flow_control="min")
         source.wait_connected(timeout=SECONDS)
         source.send_many([payload(i) for i in range(1000)], flush=True)
         assert sum(dying.ask("1000")["counts"].values()) == 1000
@@ -422,8 +423,9 @@ def test_the_command_reports_what_it_did(tmp_path: Path) -> None:
     process.stderr.readline()
     attached(tmp_path / "driver.sock").close()
     process.send_signal(signal.SIGTERM)
-    report = json.loads(process.communicate(timeout=SECONDS)[0])
-    assert process.returncode == 0
+    said, complained = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, complained
+    report = json.loads(said)
     assert (report["interface"], report["attached"]) == ("lo", 1)
     assert report["link"] == "socket"
     assert lib.UM_RELAY_SOURCES_MAX == 4096

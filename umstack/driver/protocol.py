@@ -7,8 +7,9 @@ it is in shared logs, to which both sides attach by LBT-IPC (docs/ipc.md).
       {do: attach, low, high, host}       ------->            the versions it speaks, its network namespace
                                           <-------    {version, interface, link} or {error}
       {do: receive, id, topic, options}   ------->
-                                          <-------    {reply}, and for each source, now or later:
+                                          <-------    for each source, before the reply or at any later time:
                                           <-------    {do: source, id, name, session_id, transport_id, topic_index}
+                                          <-------    {reply}
       {do: publish, id, topic, options,
        session_id, transport_id,
        topic_index}                       ------->

@@ -213,9 +213,9 @@ class Driver:
             answer = self._answer(application, fields)
         except UmError as error:
             answer = _refusal_fields(error)
-        self._send(application, {"reply": number, **answer})
         if fields.get("do") == "receive" and "error" not in answer:
             self._announce_known(application, number_of(fields, "id"))
+        self._send(application, {"reply": number, **answer})
 
     def _attach(self, application: _Application, fields: Mapping[str, Any]) -> None:
         if fields.get("do") != "attach":
