@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -154,8 +155,11 @@ def command(
                 driver = Driver(context, listener, policy, limits, log.write)
                 serving.callback(driver.close)
                 click.echo(f"serving {context.interface.name} ({link}) at {where}", err=True)
+                for number in (signal.SIGINT, signal.SIGTERM):  # an exception would interrupt it between two steps
+                    signal.signal(number, lambda *_: driver.stop())
                 ServiceManager().announce_readiness()
                 driver.serve()
+                click.echo("ended", err=True)
     except XdpError as error:
         raise UmError(error.message, hint=error.hint) from error
     except KeyboardInterrupt:
