@@ -5,6 +5,7 @@ enum {
     SHARED_WEIGHT_MAX = 8, /* the newest loss counts for at least an eighth */
     LOST_MAX = 64,         /* then the counts are halved */
     NEEDLESS_MAX = 1 << 22,
+    PRIVATE_WEIGHT = 3,
 };
 
 void um_other_losers_init(um_other_losers *others)
@@ -72,13 +73,13 @@ static uint64_t needless_expected(const um_other_losers *others, uint64_t receiv
     return repairs > ONE ? repairs - ONE : 1;
 }
 
-/* Half a loss that all share is assumed before any is known. The result counts 3/2, so that chance does not make it too
- * small. */
+/* Half a loss that all share is assumed before any is known. The result counts PRIVATE_WEIGHT times: one that loses more
+ * than the others, or by chance early, would otherwise take its losses for common ones. */
 static uint64_t private_part(const um_other_losers *others, uint64_t receivers)
 {
     uint64_t seen = (uint64_t)others->needless * ONE * ONE;
     uint64_t part = 2 * seen / (needless_expected(others, receivers) * (2 * others->lost + 1));
-    part += part / 2;
+    part *= PRIVATE_WEIGHT;
     return part < ONE ? part : ONE;
 }
 

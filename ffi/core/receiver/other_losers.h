@@ -12,9 +12,9 @@
  * The shared part is what is not private, times the part of this receiver's recent losses that another receiver NAKed,
  * too, as an earlier retransmission or an NCF shows. It is assumed to be all until losses show otherwise. Up to
  * UM_OTHER_LOSERS_ALLOWED independent receivers NAK the same datagram at once: NAKs are short and share datagrams, and
- * waiting for each other would delay the losses of a large group by several round trips. As the private part counts
- * 3/2, a common loss goes unnoticed if two thirds of the losses are private: NAKs are at most 1.5 times those that
- * private losses alone cause.
+ * waiting for each other would delay the losses of a large group by several round trips. The private part counts
+ * three times, because receivers do not all lose equally, and the first losses are few. So if a third of the losses or
+ * more are private, all receivers NAK a common loss at once: never more than one NAK per loss of each receiver.
  *
  * Threads: the owner's. Memory: the caller's. Complexity: constant. Errors: none.
  */
