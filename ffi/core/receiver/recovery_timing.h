@@ -49,7 +49,7 @@ enum {
     UM_REORDERED_BY_MIN = 3, /* datagrams that may overtake another before any was measured */
     UM_REORDERED_BY_MAX = 64,
     UM_REPAIRED_SLOTS = 64, /* retransmitted datagrams whose original may still arrive; a power of two */
-    UM_RECOVERY_RECEIVERS_ASSUMED = 16,
+    UM_RECOVERY_RECEIVERS_ASSUMED = 4,
     UM_RECOVERY_RECEIVERS_MAX = 65535,
 };
 
@@ -57,6 +57,8 @@ typedef struct um_repaired {
     bool is_used;
     uint32_t sqn;
     int64_t detected_ns;
+    int64_t round_trip_ns; /* estimates before this retransmission became a sample */
+    int64_t shortest_ns;
 } um_repaired;
 
 typedef struct um_recovery_timing {
@@ -84,14 +86,15 @@ void um_recovery_timing_init(um_recovery_timing *timing, uint32_t adaptive, int6
 /* A lost datagram was retransmitted, waited_ns after the first of naks_sent NAKs and after ncfs_seen NCFs. */
 void um_recovery_timing_on_retransmission(um_recovery_timing *timing, uint32_t naks_sent, uint32_t ncfs_seen,
                                           int64_t waited_ns);
-/* An NCF arrived for a datagram that is not missing: if it was retransmitted, another receiver has NAKed it, too. */
+/* An NCF arrived for a datagram that is not missing: if it was retransmitted, another receiver has NAKed it, too. If
+ * losses are common, the retransmission probably was the response to the other's NAK, sent earlier: it is no sample. */
 void um_recovery_timing_on_late_ncf(um_recovery_timing *timing, uint32_t sqn);
 /* A missing datagram arrived without a retransmission, waited_ns after it was missed. */
 void um_recovery_timing_on_reordered(um_recovery_timing *timing, int64_t waited_ns);
 /* That many datagrams overtook it. */
 void um_recovery_timing_on_reordered_by(um_recovery_timing *timing, uint32_t datagrams);
 /* Datagram `sqn`, missed at detected_ns, was retransmitted. If the original arrives later, it was reordered by more
- * than the timer. */
+ * than the timer. Called before um_recovery_timing_on_retransmission. */
 void um_recovery_timing_on_repaired(um_recovery_timing *timing, uint32_t sqn, int64_t detected_ns);
 /* A datagram arrived that was not missing. */
 void um_recovery_timing_on_duplicate(um_recovery_timing *timing, uint32_t sqn, bool retransmission, int64_t now_ns);
