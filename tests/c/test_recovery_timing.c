@@ -228,6 +228,28 @@ TEST("UM-117 UM-127", "receivers that lose independently do not wait for each ot
     CHECK_EQ(um_other_losers_estimate(&others, UINT32_MAX), (UINT32_MAX - 1ull) * UM_OTHER_LOSERS_ONE);
 }
 
+/* Measures `true_ns` by one loss, then gets the response to another receiver's NAK after `early_ns` and, if with_ncf, the
+ * NCF for its own. Returns the estimate. */
+static int64_t after_early_response(uint32_t receivers, int64_t true_ns, int64_t early_ns, bool with_ncf)
+{
+    um_recovery_timing timing = timing_of(ALL, receivers);
+    for (uint32_t sqn = 1; sqn <= 20; sqn++) {
+        um_recovery_timing_on_repaired(&timing, sqn, 0);
+        um_recovery_timing_on_retransmission(&timing, 1, 0, sqn == 1 ? true_ns : early_ns);
+        if (with_ncf && sqn > 1)
+            um_recovery_timing_on_late_ncf(&timing, sqn);
+    }
+    CHECK_EQ(um_recovery_timing_shortest_ns(&timing), timing.round_trip_ns < true_ns ? early_ns : true_ns);
+    return timing.round_trip_ns;
+}
+
+TEST("UM-122 UM-129", "if losses are common, a retransmission that an NCF follows does not shorten the round trip")
+{
+    CHECK_EQ(after_early_response(30, 4 * NS_PER_MS, 1 * NS_PER_MS, true), 4 * NS_PER_MS);
+    CHECK(after_early_response(30, 4 * NS_PER_MS, 1 * NS_PER_MS, false) < 2 * NS_PER_MS);
+    CHECK(after_early_response(1, 4 * NS_PER_MS, 1 * NS_PER_MS, true) < 2 * NS_PER_MS);
+}
+
 TEST("UM-117", "the round trip of an answered request is used and reported until there is a sample")
 {
     um_recovery_timing timing = timing_of(ALL, 2);

@@ -332,6 +332,23 @@ def test_a_thousand_receivers_lose_the_same_datagram() -> None:
     assert median(waits for _, waits in runs) <= 4
 
 
+def test_common_losses_are_repaired_once_and_leave_the_measured_round_trip_right() -> None:
+    """UM-129, UM-130: most receivers get the response to another's NAK, less than a round trip after their own. It
+    shortens no estimate, so the source does not take late NAKs for those of a lost retransmission.
+    """
+    with large_group(1, 30) as (world, source, joins):
+        before = source.session.counters["rxs_sent"]
+        for _ in range(60):
+            world.clear_rules()
+            world.rule("drop", Type.DATA, retransmission=False, sqns=source.session.probe.next_sqn)
+            for _ in range(30):
+                source.send(b"x", flush=True)
+                world.run_for(ROUND_TRIP // 2)
+        world.run_for(SECOND)
+        assert source.session.counters["rxs_sent"] == before + 60
+        assert min(join.counters["round_trip"] for join in joins) > 0.9 * ROUND_TRIP
+
+
 def main() -> None:
     """Print the medians and maxima of `python -m tests.sim.test_recovery_timing SEEDS`."""
     runs = [all_lose(seed) for seed in range(1, int(sys.argv[1]) + 1)]

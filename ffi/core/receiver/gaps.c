@@ -63,11 +63,11 @@ void um_gaps_on_recovered(um_receiver_session *session, um_loss *loss, bool retr
     um_receiver_transport_counters *counters = &session->counters;
     uint64_t waited = (uint64_t)(now_ns - loss->detected_ns);
     if (retransmission) {
+        um_recovery_timing_on_repaired(&session->timing, loss->sqn, loss->detected_ns);
         uint32_t naks = loss->naks_sent > 0 ? loss->naks_since : 0;
         um_recovery_timing_on_retransmission(&session->timing, naks, loss->ncfs_seen, now_ns - loss->nak_ns);
         um_other_losers_on_repaired(&session->timing.others, session->next_sqn,
                                     loss->naks_sent == 0 || loss->ncfs_seen > 0);
-        um_recovery_timing_on_repaired(&session->timing, loss->sqn, loss->detected_ns);
         um_lost_repairs_on_repaired(session, loss, now_ns);
     } else {
         um_recovery_timing_on_reordered(&session->timing, (int64_t)waited);

@@ -79,11 +79,27 @@ void um_recovery_timing_on_reordered(um_recovery_timing *timing, int64_t waited_
     timing->reordering_ns[0] = waited_ns > timing->reordering_ns[0] ? waited_ns : timing->reordering_ns[0];
 }
 
+/* True if a loss is common to several receivers, more likely than not, so that their NAKs are spread. */
+static bool has_common_losses(const um_recovery_timing *timing)
+{
+    return um_other_losers_estimate(&timing->others, um_recovery_timing_receivers(timing)) >= UM_OTHER_LOSERS_ONE;
+}
+
+static int64_t longer_ns(int64_t a_ns, int64_t b_ns)
+{
+    return a_ns > b_ns ? a_ns : b_ns;
+}
+
 void um_recovery_timing_on_late_ncf(um_recovery_timing *timing, uint32_t sqn)
 {
     const um_repaired *repaired = &timing->repaired[sqn % UM_REPAIRED_SLOTS];
-    if (repaired->is_used && repaired->sqn == sqn)
-        um_other_losers_on_late_ncf(&timing->others);
+    if (!repaired->is_used || repaired->sqn != sqn)
+        return;
+    um_other_losers_on_late_ncf(&timing->others);
+    if (!has_common_losses(timing))
+        return;
+    timing->round_trip_ns = longer_ns(timing->round_trip_ns, repaired->round_trip_ns);
+    timing->shortest_ns[0] = longer_ns(timing->shortest_ns[0], repaired->shortest_ns);
 }
 
 void um_recovery_timing_on_reordered_by(um_recovery_timing *timing, uint32_t datagrams)
@@ -94,7 +110,8 @@ void um_recovery_timing_on_reordered_by(um_recovery_timing *timing, uint32_t dat
 
 void um_recovery_timing_on_repaired(um_recovery_timing *timing, uint32_t sqn, int64_t detected_ns)
 {
-    timing->repaired[sqn % UM_REPAIRED_SLOTS] = (um_repaired){true, sqn, detected_ns};
+    timing->repaired[sqn % UM_REPAIRED_SLOTS] =
+        (um_repaired){true, sqn, detected_ns, timing->round_trip_ns, timing->shortest_ns[0]};
 }
 
 void um_recovery_timing_on_duplicate(um_recovery_timing *timing, uint32_t sqn, bool retransmission, int64_t now_ns)
