@@ -228,8 +228,8 @@ TEST("UM-117 UM-127", "receivers that lose independently do not wait for each ot
     CHECK_EQ(um_other_losers_estimate(&others, UINT32_MAX), (UINT32_MAX - 1ull) * UM_OTHER_LOSERS_ONE);
 }
 
-/* Measures `true_ns` by one loss, then gets the response to another receiver's NAK after `early_ns` and, if with_ncf, the
- * NCF for its own. Returns the estimate. */
+/* Measures `true_ns` by one loss, then gets the response to another receiver's NAK after `early_ns` and, if with_ncf,
+ * the NCF for its own. Returns the estimate. */
 static int64_t after_early_response(uint32_t receivers, int64_t true_ns, int64_t early_ns, bool with_ncf)
 {
     um_recovery_timing timing = timing_of(ALL, receivers);

@@ -73,8 +73,8 @@ static uint64_t needless_expected(const um_other_losers *others, uint64_t receiv
     return repairs > ONE ? repairs - ONE : 1;
 }
 
-/* Half a loss that all share is assumed before any is known. The result counts PRIVATE_WEIGHT times: one that loses more
- * than the others, or by chance early, would otherwise take its losses for common ones. */
+/* Half a loss that all share is assumed before any is known. The result counts PRIVATE_WEIGHT times: one that loses
+ * more than the others, or by chance early, would otherwise take its losses for common ones. */
 static uint64_t private_part(const um_other_losers *others, uint64_t receivers)
 {
     uint64_t seen = (uint64_t)others->needless * ONE * ONE;
