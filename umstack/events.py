@@ -363,7 +363,7 @@ class InterfaceChanged(NamedTuple):
 
     - gone: it was removed, or moved to another network namespace.
     - returned: it is back after it was gone.
-    - made_again: it was removed and made again under its name.
+    - made_again: another interface has its name, as after a removal or a return under another index.
     - renamed: it has another name.
     - address_changed: it has another address.
     - address_removed: it has no IPv4 address.

@@ -281,11 +281,11 @@ def test_the_doctor_reports_where_the_rings_would_be(bond_lab: Lab) -> None:
         "bond0",
         "--json",
     ]
-    printed = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+    printed = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=300).stdout
     (report,) = json.loads(printed)["interfaces"]
     assert report["mode"] == "native"
     assert [nic["interface"] for nic in report["facts"]["nics"]] == ["eth0", "eth1"]
-    printed = subprocess.run(inside[:-1], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+    printed = subprocess.run(inside[:-1], cwd=ROOT, capture_output=True, text=True, timeout=300).stdout
     words = " ".join(printed.split())
     assert "bond0: native will be used" in words
     assert "would be on eth0, eth1, and send by eth" in words

@@ -299,6 +299,33 @@ def test_an_event_names_the_interface_that_changed(make_lab: MakeLab) -> None:
             wait_for(lambda events=events: ("mv7", "renamed", True) in events.read(), "the new name", 10)  # type: ignore[misc]
 
 
+def test_rings_that_ended_with_their_interface_are_reported(
+    make_lab: MakeLab, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rings do not return with an interface that returns from another namespace."""
+    lab = make_lab(hosts=2)
+    home, other = lab.hosts[1], lab.hosts[0]
+
+    def leave(route: IPRoute) -> None:
+        route.link("set", index=index_of(route, "eth0"), net_ns_fd=other.namespace, ifname="away")
+
+    def send_back(route: IPRoute) -> None:
+        route.link("set", index=index_of(route, "away"), net_ns_fd=home.namespace, ifname="eth0")
+
+    def arrive(route: IPRoute) -> None:
+        route.link("set", index=index_of(route, "eth0"), state="up")
+        add_address(route, "eth0", home.address)
+
+    with members(home, link="xdp") as (moving,), moving.receiver("moving") as receiver:
+        events = Events.of_reader(receiver, "moving")
+        changed(home, leave)
+        events.await_last(("eth0", "gone", False))
+        changed(other, send_back)
+        changed(home, arrive)
+        events.await_last(("eth0", "made_again", False))  # its former index is taken there
+    assert "its rings ended with it" in caplog.text
+
+
 @pytest.mark.parametrize("publishes", [False, True])
 def test_a_context_follows_an_interface_that_returns_from_another_namespace(
     make_lab: MakeLab, publishes: bool

@@ -16,8 +16,8 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from tests.netns.contexts import UNLIMITED, numbered
-from tests.waiting import collect
-from umstack import Context
+from tests.waiting import collect, wait_for
+from umstack import Context, Event, InterfaceChanged
 from umstack.errors import UmError
 from umstack.lab import Host, Lab
 from umstack_xdp import find_interface
@@ -106,10 +106,43 @@ def test_a_context_on_it_works_and_the_doctor_reports_how(host: Host, shared_lab
         with pytest.raises(UmError, match=refusal):
             host.call(lambda: Context("upper0", link="xdp"))
     inside = ["ip", "netns", "exec", host.namespace, sys.executable, "-m", "umstack", "doctor", "upper0"]
-    printed = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+    printed = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=300).stdout
     assert "lies on" in printed
     assert f"{facts.stack[0]}" in " ".join(printed.split())
-    as_json = subprocess.run([*inside, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+    as_json = subprocess.run(
+        [*inside, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=300
+    ).stdout
     (report,) = json.loads(as_json)["interfaces"]
     assert report["facts"]["stack"][0]["lower"] == ["eth0"]
     assert report["mode"] == mode
+
+
+def test_a_context_follows_one_that_is_made_again(host: Host, shared_lab: Lab) -> None:
+    """Over sockets, the stream goes on over the device that replaces the first one, and an event names it."""
+    sender = shared_lab.hosts[0]
+    kind = host.call(lambda: probe_interface(find_interface("upper0"))).stack[0].kind
+    own = "upper0" if kind == "vlan" else "eth0"
+    messages = numbered(200, 1000)
+    with (
+        host.call(lambda: Context("upper0", link="socket")) as subscribing,
+        sender.call(lambda: Context(own, **UNLIMITED)) as publishing,
+    ):
+        receiver = host.call(lambda: subscribing.receiver("again"))
+        source = sender.call(
+            lambda: publishing.source("again", flow_control="min", flow_control_receiver_timeout=20_000)
+        )
+        source.wait_connected(timeout=10)
+        source.send_many(messages, flush=True)
+        assert [message.data for message in collect(receiver, len(messages), 10)] == messages
+        host.call(partial(remove_device, host.address))
+        host.call(lambda: add_device(kind, "10.77.0.99"))
+        rows: list[Event] = []
+        wait_for(
+            lambda: (
+                rows.extend(receiver.poll(timeout=0.1).events())
+                or InterfaceChanged("again", "", "upper0", "made_again", True) in rows
+            ),
+            "the event",
+        )
+        source.send_many(messages, flush=True)
+        assert [message.data for message in collect(receiver, len(messages), 10)] == messages

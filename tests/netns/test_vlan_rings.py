@@ -360,7 +360,7 @@ def test_a_nic_that_strips_tags_is_refused_with_the_command(vlan_lab: Lab) -> No
         with pytest.raises(Unsupported, match=command):
             host.call(lambda: Context("vlan0", link="xdp"))
         inside = ["ip", "netns", "exec", host.namespace, sys.executable, "-m", "umstack", "doctor", "vlan0"]
-        printed = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+        printed = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=300).stdout
         assert "takes VLAN tags off" in " ".join(printed.split())
     finally:
         host.call(lambda: set_feature("eth0", STRIPS, False))
@@ -370,12 +370,14 @@ def test_the_doctor_reports_where_the_rings_would_be(vlan_lab: Lab) -> None:
     """The doctor shows the lower device, the VLAN and the mode that will be used."""
     host = vlan_lab.hosts[1]
     inside = ["ip", "netns", "exec", host.namespace, sys.executable, "-m", "umstack", "doctor", "vlan0"]
-    printed = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+    printed = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=300).stdout
     words = " ".join(printed.split())
     assert words.count("vlan0: native will be used") == 1
     assert f"vlan0 is VLAN {VLAN} (802.1Q) of eth0" in words
     assert f"would be on eth0, for datagrams tagged with VLAN {VLAN}" in words
-    as_json = subprocess.run([*inside, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+    as_json = subprocess.run(
+        [*inside, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=300
+    ).stdout
     (report,) = json.loads(as_json)["interfaces"]
     assert report["mode"] == "native"
     assert [nic["interface"] for nic in report["facts"]["nics"]] == ["eth0"]
