@@ -282,6 +282,8 @@ _PATH_HINTS = {
     errno.EROFS: "the file system is mounted read-only: choose another place",
     errno.ENOSPC: "the file system is full: make space, or choose another place",
     errno.EDQUOT: "the disk quota is used up: make space, or choose another place",
+    errno.EFBIG: "the file would be larger than the limit: raise it (`ulimit -f`), or choose another place",
+    errno.EIO: "the device reports an error: see the kernel's log (`dmesg`)",
 }
 
 
@@ -290,7 +292,7 @@ def error_from_path(error: OSError, context: str) -> UmError:
     hint = _PATH_HINTS.get(error.errno or 0)
     if hint is None:
         return error_from_os(error, context)
-    return SystemFailure(f"{context}: {error.strerror}", hint=hint, errno=error.errno or 0)
+    return SystemFailure(f"{context}: {os.strerror(error.errno or 0)}", hint=hint, errno=error.errno or 0)
 
 
 def error_from_os(error: OSError, context: str) -> UmError:

@@ -28,6 +28,18 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Path]:
+    """Return a folder on a file system without space."""
+    folder = tmp_path / "full"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], check=True)
+    with pytest.raises(OSError, match="No space left"):
+        (folder / "rest").write_bytes(bytes(1 << 20))
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
 def umstack(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command."""
     return subprocess.run(
@@ -59,6 +71,28 @@ def test_a_read_only_file_system_is_reported(read_only: Path, arguments: tuple[s
     assert done.returncode == 1, done.stdout
     assert str(read_only) in done.stderr
     assert "Read-only file system" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("record", "orders", "--interface", "lo", "--out", "{folder}/record"),
+        ("record", "orders", "--interface", "lo", "--journal", "{folder}/journal"),
+        ("decode", str(SAMPLE), "--parquet", "{folder}/parquet"),
+        ("decode", str(SAMPLE), "--csv", "{folder}/csv"),
+        ("sim", "--seed", "5", "--capture", "{folder}/run.pcapng"),
+        ("key", "new", "{folder}/keys"),
+    ],
+    ids=lambda arguments: " ".join((arguments[0], arguments[-2])),
+)
+def test_a_full_file_system_is_reported(full: Path, arguments: tuple[str, ...]) -> None:
+    """A command prints one line with the path and the reason and no traceback, and ends with status 1."""
+    done = umstack(*[word.format(folder=full) for word in arguments])
+    assert done.returncode == 1, done.stdout
+    assert str(full) in done.stderr
+    assert "No space left on device" in done.stderr
+    assert "make space" in done.stderr
     assert "Traceback" not in done.stderr
 
 

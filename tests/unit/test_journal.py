@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import random
@@ -15,6 +16,7 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 
 from tests.waiting import wait_for  # noqa: E402
+from umstack.errors import SystemFailure  # noqa: E402
 from umstack.recorder import Journal, JournalError, JournalFull, JournalReader, OffsetGone  # noqa: E402
 
 SCHEMA = pa.schema([("number", pa.int64()), ("payload", pa.binary())])
@@ -256,6 +258,42 @@ def test_a_full_disk_damages_nothing(tmp_path: Path) -> None:
         assert numbers(JournalReader(tmp_path), 0) == list(range(end))
         journal.append(batch(end, 20))
     assert numbers(JournalReader(tmp_path), 0) == list(range(end + 20))
+
+
+def test_a_full_disk_at_the_start_is_an_error_of_the_journal(tmp_path: Path) -> None:
+    """The lock file cannot be written: the error names the journal, and the lock is free again."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(SystemFailure, match=f"journal {tmp_path}: File too large") as caught:
+            Journal(tmp_path, SCHEMA)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert "ulimit -f" in str(caught.value.hint)
+    with Journal(tmp_path, SCHEMA) as journal:
+        journal.append(batch(0, 5))
+
+
+def test_a_device_error_is_an_error_of_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Synchronizing and closing report it with the journal's name, and the lock is free again."""
+
+    def fail(_file: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    journal = Journal(tmp_path, SCHEMA, fsync_seconds=1000)
+    journal.append(batch(0, 5))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", fail)
+        with pytest.raises(SystemFailure, match=f"journal {tmp_path}: Input/output error"):
+            journal.sync()
+        with pytest.raises(SystemFailure, match=f"journal {tmp_path}: Input/output error"):
+            journal.close()
+    with Journal(tmp_path, SCHEMA) as again:
+        assert again.end == 5
 
 
 def _append_forever(directory: Path, acknowledged: int) -> None:

@@ -14,10 +14,10 @@ import click
 
 from umstack._engine.core_address import named
 from umstack.capture import SCHEMA, CaptureNotes, CapturePorts, decode
-from umstack.capture.reading.errors import CaptureError
 from umstack.capture.reading.schema import arrow
 from umstack.cli.meter import Meter
 from umstack.cli.stack_options import HARDWARE_TIMES_OPTION, JSON_OPTION
+from umstack.errors import error_from_path
 from umstack.foreign_text import displayed, displayed_lines
 
 _EXAMPLES = """\b
@@ -193,7 +193,7 @@ def _parquet_writer(stack: ExitStack, path: str) -> Any:
     try:
         writer = stack.enter_context(parquet.ParquetWriter(path, SCHEMA, compression="zstd"))
     except OSError as error:
-        raise CaptureError(f"{path} cannot be written: {error}") from error
+        raise error_from_path(error, f"writing {path}") from error
     return writer.write_batch
 
 
@@ -205,7 +205,7 @@ def _csv_writer(stack: ExitStack, path: str) -> Any:
     try:
         writer = stack.enter_context(csv.CSVWriter(path, arrow().schema(fields)))
     except OSError as error:
-        raise CaptureError(f"{path} cannot be written: {error}") from error
+        raise error_from_path(error, f"writing {path}") from error
     return lambda batch: writer.write_batch(batch.select(names))
 
 

@@ -350,9 +350,14 @@ class Journal(JournalReader, Closing):
                 f"another process writes to the journal {self.directory}",
                 hint=f"end it (its process id is in {LOCK_NAME}), or choose another directory",
             )
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
+        try:
+            lock.truncate(0)
+            lock.write(f"{os.getpid()}\n")
+            lock.flush()
+        except OSError as error:
+            with suppress(OSError):  # it flushes once more
+                lock.close()
+            raise error_from_path(error, f"journal {self.directory}") from error
         return lock
 
     # Recovery
@@ -478,10 +483,16 @@ class Journal(JournalReader, Closing):
     def _sync_if_due(self) -> None:
         if self._fsync_seconds is None or time.monotonic() - self._synced_at < self._fsync_seconds:
             return
-        self.sync()
+        self._sync()
 
     def sync(self) -> None:
         """Force appended data to the disk. Sealed segments are synced already unless `fsync_seconds` is None."""
+        try:
+            self._sync()
+        except OSError as error:
+            raise error_from_path(error, f"journal {self.directory}") from error
+
+    def _sync(self) -> None:
         if self._data is not None:
             os.fdatasync(self._data.fileno())
             os.fdatasync(self._index.fileno())
@@ -491,7 +502,7 @@ class Journal(JournalReader, Closing):
         if self._data is None:
             return
         if self._fsync_seconds is not None:
-            self.sync()
+            self._sync()
         self._sealed_bytes += self._position
         self._position = 0
         for file in (self._data, self._index):
@@ -500,8 +511,13 @@ class Journal(JournalReader, Closing):
 
     def close(self) -> None:
         """Finish the last segment and release the journal for other writers."""
-        if not self._lock.closed:
+        if self._lock.closed:
+            return
+        try:
             self._seal()
+        except OSError as error:
+            raise error_from_path(error, f"journal {self.directory}") from error
+        finally:
             self._lock.close()
 
 

@@ -14,8 +14,9 @@ from typing import Any
 
 from umstack._core import ffi, lib
 from umstack._engine.core_address import core_address
+from umstack.errors import error_from_path
 from umstack.sim.trace import Datagram, Fate
-from umstack.sim.world import World, checked
+from umstack.sim.world import World
 
 START_NS = 1_700_000_000_000_000_000
 """Default wall-clock time of virtual time 0."""
@@ -63,7 +64,7 @@ def write_capture(
     chosen = [SWITCH, *hosts_of(trace)] if points is None else list(points)
     interfaces = {point: number for number, point in enumerate(chosen)}
     writer = ffi.new("um_pcapng_writer *")
-    checked(lib.um_pcapng_open(writer, os.fsencode(path)), f"writing {os.fspath(path)}")
+    _check_written(lib.um_pcapng_open(writer, os.fsencode(path)), path)
     for point in chosen:
         name = point_name(point).encode()
         lib.um_pcapng_add_interface(writer, name, lib.UM_PCAPNG_LINK_ETHERNET, 0, ffi.NULL)
@@ -81,8 +82,13 @@ def write_capture(
             packet.direction = direction
             lib.um_pcapng_write(writer, packet, head, len(head), datagram.data, len(datagram.data))
             count += 1
-    checked(lib.um_pcapng_close(writer), f"writing {os.fspath(path)}")
+    _check_written(lib.um_pcapng_close(writer), path)
     return count
+
+
+def _check_written(result: int, path: str | os.PathLike[str]) -> None:
+    if result < 0:
+        raise error_from_path(OSError(-result, os.strerror(-result)), f"writing {os.fspath(path)}")
 
 
 def _seen_at(datagram: Datagram) -> Iterator[tuple[int, Any]]:
