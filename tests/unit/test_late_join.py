@@ -21,6 +21,7 @@ from umstack._core import ffi
 from umstack._engine.endpoint import Endpoint
 from umstack.recovery.codec import RangeRequest, encode_range_request
 from umstack.recovery.fetch import Fetch
+from umstack.streams import request_port
 from umstack.streams.counters import StreamCounters
 
 RETRANSMITTED = 8
@@ -585,6 +586,25 @@ def test_a_host_that_takes_every_connection_gives_way_to_another(subscriber: Con
         receiver = subscriber.receiver("crowded", late_join_info_request_interval=50)
         assert _numbers(receiver, 10)[0] == list(range(10))
         assert context.stats()["context"]["recovery_connections_displaced"] >= 1
+
+
+def test_a_host_that_connects_all_the_time_displaces_its_own(
+    subscriber: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections that have sent nothing yet fill the port: one of another address replaces one of them at once."""
+    monkeypatch.setattr(request_port, "IDLE_PEER_NS", 10**15)
+    with open_context(recovery_connections_maximum=8, **PORTS) as context, ExitStack() as crowd:
+        source = context.source("connecting", **RETAINED)
+        _send(source, 0, 10)
+        port = recovery_server(context).endpoint.port
+        for _ in range(9):
+            crowd.enter_context(
+                socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0))
+            )
+        wait_for(lambda: context.stats()["context"]["recovery_connections_refused"] == 1, "the one too many")
+        receiver = subscriber.receiver("connecting", late_join_info_request_interval=50)
+        assert _numbers(receiver, 10)[0] == list(range(10))
+        assert context.stats()["context"]["recovery_connections_idle"] >= 1
 
 
 def test_requests_that_are_not_well_formed_end_the_connection(publisher: Context) -> None:

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import selectors
 import socket
+from collections import Counter
 from enum import Enum
 from typing import Protocol
 
@@ -76,7 +77,8 @@ class RequestPort:
         self._activity_ns = options.request_tcp_activity_timeout_ns
         self._nodelay = options.response_tcp_nodelay
         self._services: dict[PeerKind, PeerService] = {}
-        self._unidentified: dict[socket.socket, int] = {}
+        self._unidentified: dict[socket.socket, tuple[int, str]] = {}
+        """When each was accepted, and its address, the oldest first."""
         self._resume_ns = 0
         self._selector = loop.open()
         chosen = interface_address("request_tcp_interface", options.request_tcp_interface)
@@ -124,7 +126,7 @@ class RequestPort:
         except OSError:
             peer.close()
             return
-        self._unidentified[peer] = now_ns
+        self._unidentified[peer] = (now_ns, newcomer_ip)
         self._selector.register(peer, selectors.EVENT_READ, lambda _, at_ns: self._on_ready(peer, at_ns))
         self._count()
 
@@ -135,9 +137,15 @@ class RequestPort:
         return self._counters.recovery_connections
 
     def _make_space(self, now_ns: int, newcomer_ip: str) -> bool:
-        """End the oldest unproductive connection; return false if there is none."""
+        """End the oldest unproductive connection, or of those that have sent nothing yet the oldest of the address that
+        has the most, so that one host displaces its own; return false if there is none."""
         oldest = next(iter(self._unidentified), None)
-        if oldest is not None and now_ns - self._unidentified[oldest] > IDLE_PEER_NS:
+        if oldest is not None and now_ns - self._unidentified[oldest][0] <= IDLE_PEER_NS:
+            counts = Counter(ip for _, ip in self._unidentified.values())
+            most_ip, most = max(counts.items(), key=lambda item: item[1])
+            of_most = (one for one, (_, ip) in self._unidentified.items() if ip == most_ip)
+            oldest = next(of_most) if most > counts[newcomer_ip] + 1 else None
+        if oldest is not None:
             self._counters.recovery_connections_idle += 1
             self._drop(oldest)
             return True
@@ -186,7 +194,7 @@ class RequestPort:
                 return self._resume_ns
             self._resume_ns = 0
             self._begin()
-        for peer, since_ns in list(self._unidentified.items()):
+        for peer, (since_ns, _) in list(self._unidentified.items()):
             if now_ns - since_ns <= self._idle_ns:
                 return now_ns + self._idle_ns // 4
             self._counters.recovery_connections_idle += 1
