@@ -191,7 +191,8 @@ def test_a_receiver_that_stops_asking_has_the_retransmission() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "pause_ms"), [(1, 1), (1, 2_000), (WRAP - 1_000, 1), (3_000_000_000, 500), (100_100, 5_000)]
+    ("first", "pause_ms"),
+    [(1, 1), (1, 2_000), (WRAP - 1_000, 1), (3_000_000_000, 500), (100_100, 5_000), (109_900, 2_000)],
 )
 def test_a_source_that_restarts_loses_nothing(first: int, pause_ms: int) -> None:
     """Its numbers begin again, below or far above the ones before: no gap, no copy; each life has its own losses."""
@@ -210,6 +211,17 @@ def test_a_source_that_restarts_loses_nothing(first: int, pause_ms: int) -> None
     lost = {row["sqn"] % WRAP: row["repaired_ns"] - row["sent_ns"] for row in rows(tables["losses"])}
     assert lost == {100_200: (500 - 200 + 1) * MS, (first + 200) % WRAP: (700 - 200 + 1) * MS}
     assert all(abs(row["offset_ns"]) == 30 * MS for row in rows(tables["latency"]))
+
+
+def test_a_source_that_restarts_again_at_once_has_three_lives() -> None:
+    """Two points see both restarts, which are 2 s apart."""
+    near, far = Story("near"), Story("far")
+    for story, clock_ns in ((near, 0), (far, 30 * MS)):
+        for life, first in enumerate((100_000, 1, 3_000_000_000)):
+            story.stream(START + life * 2_000 * MS + clock_ns, MS, first, 1_000)
+    tables = tables_of(facts_of_packets([near.batch(), far.batch()]))
+    assert [row["restarts"] for row in rows(tables["sessions"])] == [2, 2]
+    assert not len(tables["gaps"])
 
 
 def test_loss_and_reordering_are_no_restart() -> None:

@@ -169,6 +169,10 @@ def test_capture_points_and_vlans_are_kept_apart(tmp_path: Path) -> None:
     rows, notes = read(tmp_path / "a.pcap", pcap(timed(tagged)))
     assert [(row["status"], row["vlan"]) for row in rows] == [("ok", 10), ("ok", 20)]
     assert of_fragments(notes) == []
+    tagged = [ethernet(one[14:], tags=[10, vlan]) for one in (first, last) for vlan in (30, 40)]
+    rows, notes = read(tmp_path / "a.pcap", pcap(timed(tagged)))
+    assert [(row["status"], row["inner_vlan"]) for row in rows] == [("ok", 30), ("ok", 40)]
+    assert of_fragments(notes) == []
 
 
 def test_cut_fragments_are_joined_by_their_lengths(tmp_path: Path) -> None:

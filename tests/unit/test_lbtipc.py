@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import random
+import select
 import signal
 import struct
 import threading
@@ -533,6 +534,7 @@ def test_peers_that_say_nothing_do_not_keep_receivers_out(sending: Context, rece
         try:
             raws[-1].attach()
             assert raws[0].hear() is None
+            assert select.select([raws[-2].peer], [], [], 0)[0] == []  # a later one keeps its place
         finally:
             for raw in raws:
                 raw.close()

@@ -453,6 +453,22 @@ def test_each_gap_is_one_event(tmp_path: Path) -> None:
     assert gaps_of(tmp_path) == [3]
 
 
+def test_messages_that_late_join_brings_again_are_no_gap(tmp_path: Path) -> None:
+    """A recorder that starts again gets the retained messages once more."""
+    settings = RecorderSettings(interval_seconds=1000)
+    with open_context() as sender, sender.source("orders", late_join=1) as source:
+        source.send_many([b"retained"] * 3, flush=True)
+        for _ in range(2):
+            with (
+                open_context() as context,
+                Recorder(context, ["orders"], journal=tmp_path, settings=settings) as recorder,
+            ):
+                while recorder.report.messages < 3:
+                    recorder.step()
+    assert gaps_of(tmp_path) == []
+    assert [row["sequence_number"] for row in rows_of(tmp_path, "messages")] == [0, 1, 2, 0, 1, 2]
+
+
 def gaps_of(journal: Path) -> list[int]:
     """Return the sizes of the recorded gaps."""
     return [row["lost"] for row in rows_of(journal, "events") if row["kind"] == "recorder_gap"]
