@@ -335,4 +335,34 @@ TEST("W8", "the longest message is held, even if it is longer than all blocks to
     close_queue(f);
 }
 
+TEST("W8", "keys that come once use up no memory")
+{
+    conflated *f = open_queue(KEY_BYTES);
+    taken out;
+    for (uint32_t key = 0; key < 100 * KEYS_MAX; key++) {
+        CHECK(bring(f, 1, key, 40, false));
+        CHECK_EQ(take(f, &out, 1), 1);
+        CHECK_EQ(out.key, key);
+    }
+    close_queue(f);
+}
+
+TEST("W8", "a row keeps the time at which it entered the queue")
+{
+    conflated *f = open_queue(KEY_BYTES);
+    int64_t now_ns = 0;
+    f->input.clock_ns = &now_ns;
+    for (uint32_t key = 0; key < 3; key++) {
+        now_ns = 1000 + key;
+        CHECK(bring(f, 1, key, 40, false));
+    }
+    now_ns = 2000;
+    um_rows rows = um_conflation_take(&f->conflation, 3);
+    CHECK_EQ(rows.count, 3);
+    for (uint32_t i = 0; i < 3; i++)
+        CHECK_EQ(rows.block->enqueued_ns[rows.first + i], 1000 + i);
+    um_queue_release(rows.block, rows.count);
+    close_queue(f);
+}
+
 CHECK_MAIN

@@ -107,6 +107,19 @@ TEST("UX-12", "records of every length come out whole, also across the end of th
     log_close(f);
 }
 
+TEST("UX-12", "a reader that is about to sleep finds what was appended since it last looked")
+{
+    log_fixture *f = log_open(false);
+    um_shared_reader *reader = &f->readers[0];
+    CHECK(um_shared_reader_begin_sleep(reader));
+    CHECK(um_shared_peer_take_sleep(&f->peers[0])); /* the writer wakes it */
+    CHECK(um_shared_reader_end_sleep(reader));
+    append(&f->writer, 1);
+    CHECK(!um_shared_reader_begin_sleep(reader));
+    CHECK(!um_shared_peer_take_sleep(&f->peers[0])); /* it is awake */
+    log_close(f);
+}
+
 /* ---- threads ---- */
 
 typedef struct reading {

@@ -294,4 +294,19 @@ TEST("W8", "lose: the queue never counts for the window, and is cut loose at onc
     close_session(f);
 }
 
+TEST("W8", "a cut returns the reorder buffer's memory of messages behind a gap")
+{
+    slow_fixture *f = open_session(TOPICS, HOLD_NS);
+    step_until(f, UM_QUEUE_HOLDING, true);
+    f->topic_sqns[SLOW]++; /* lost */
+    for (uint32_t i = 0; i < 5; i++)
+        step(f, true);
+    CHECK(f->node.store.entries_used > 0);
+    step_until(f, UM_QUEUE_CUT_LOOSE, false);
+    step(f, true);
+    CHECK_EQ(f->receivers[SLOW].counters.cut_loose, 1);
+    CHECK_EQ(f->node.store.entries_used, 0);
+    close_session(f);
+}
+
 CHECK_MAIN

@@ -172,7 +172,7 @@ TEST("UM-129", "a NAK with evidence is served once for each retransmission that 
 /* Sends one datagram at a time; returns how many reports follow it, and the last one in *report. */
 static uint32_t reports_after_data(fixture *f, um_repair_report *report)
 {
-    uint32_t found = 0;
+    uint32_t found = 0, sm_sqn = f->session->sm_sqn;
     capture_clear(&f->link);
     CHECK(send_bytes(f, f->session->sources, 100, 0, UM_SEND_FLUSH) >= 0);
     run_sender(f);
@@ -185,7 +185,8 @@ static uint32_t reports_after_data(fixture *f, um_repair_report *report)
         CHECK_EQ(um_lbmc_decode(packet.body, packet.body_length, &message, &length), UM_DGRAM_OK);
         CHECK(um_repair_report_decode(&message, report));
         CHECK_EQ(packet.lead, f->session->next_sqn - 1);
-        found++;
+        CHECK_EQ(packet.sqn, f->session->sm_sqn - 1); /* numbered as a session message */
+        CHECK_EQ(f->session->sm_sqn, sm_sqn + ++found);
     }
     CHECK_EQ(f->link.count, 1 + found);
     return found;
