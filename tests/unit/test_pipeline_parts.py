@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("polars")
@@ -29,6 +30,7 @@ from tests.unit.pipeline_tables import (
     take,
 )
 from umstack.analysis.tables import Tables, tables_of
+from umstack.cli.pipeline import command
 from umstack.facts.facts import facts_of
 from umstack.pipeline import parts, table_schema
 from umstack.pipeline.derive import derive_session
@@ -128,7 +130,9 @@ def test_a_batch_killed_at_any_file_operation_and_repeated_counts_once(
                 crash.left = 0
                 take(layout, number, rows)
         crash.left = 0
-        _equal(read_tables(layout.root)[0], wanted)
+        tables, packets, _, _ = read_tables(layout.root)
+        _equal(tables, wanted)
+        assert packets == 1500
         # The first operations are those on facts, also their compaction; the others write tables.
         at += 1 if at < 12 else 61
     assert crashes > 12
@@ -147,6 +151,8 @@ def test_a_new_day_changes_its_own_files_only(tmp_path: Path) -> None:
         _equal(read_tables(layout.root)[0], tables_of(facts_of(captures[: number + 1])))
     take(layout, 2, packed_facts(facts_of([captures[2]])))
     _equal(read_tables(layout.root)[0], tables_of(facts_of(captures)))
+    # One analysis of the three days, not one of each.
+    assert len(pl.read_parquet(layout.table(SILVER, "sessions") / "**" / "rows.parquet")) == 2
     days = sorted({folder.name for folder in layout.table(SILVER, "losses").glob("date=*")})
     assert days == ["date=1970-01-01", "date=2026-03-04", "date=2026-03-05", "date=2026-03-06"]
 
@@ -254,3 +260,32 @@ def test_reading_tables_back_needs_no_spark(tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
     assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    """Usage errors, the error for a folder without tables, and maintenance as one object."""
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(command, [*arguments, "--tables", str(tmp_path)])
+
+    for arguments, text in (
+        ((), "name captures"),
+        (("captures", "--compact"), "name captures"),
+        (("captures", "--interface", "lo"), "need --topics"),
+        (("captures", "--json"), "--json needs"),
+    ):
+        refused = run(*arguments)
+        assert refused.exit_code == 2
+        assert text in refused.output
+    assert isinstance(run("--compact").exception, TablesError)
+    layout = made_layout(tmp_path)
+    take(layout, 0, packed_facts(facts_of([made_capture(tmp_path)])))
+    files = len(layout.folders(FACTS))
+    assert json.loads(run("--compact", "--json").output) == {
+        "ok": True,
+        "files_before": files,
+        "files": files,
+    }
+    derived = json.loads(run("--derive-again", "--mtu", "9000", "--json").output)
+    assert derived == {"ok": True, "sessions": len(layout.sessions())}
+    assert read_tables(tmp_path)[3].mtu == 9000

@@ -24,6 +24,7 @@ _EXAMPLES = """\b
 Examples:
   umstack pipeline captures/ --tables tables --once
   umstack pipeline captures/ --tables tables --interval 5
+  umstack pipeline /var/journal --tables messages --topics 'market/.*'
   umstack pipeline --tables tables --compact
   umstack pipeline --tables tables --derive-again --mtu 9000
 """
@@ -47,6 +48,9 @@ Examples:
 )
 @click.option("--mtu", type=click.IntRange(576, 65535), help="MTU of the network.  [default: 1500]")
 @click.option("--hardware-times", is_flag=True, help="Use times of switch trailers and ERF records.")
+@click.option("--topics", metavar="REGEX", help="FOLDER is a journal: record the topics that match into it.")
+@click.option("--interface", help="Interface of the recorder for --topics.")
+@click.option("--config", type=click.Path(exists=True, dir_okay=False), help="Its configuration file.")
 @click.option(
     "--compact", "compacts", is_flag=True, help="Merge the files of each session and day, and exit."
 )
@@ -68,6 +72,9 @@ def command(
     interval: float,
     mtu: int | None,
     hardware_times: bool,
+    topics: str | None,
+    interface: str | None,
+    config: str | None,
     compacts: bool,
     derive_again: bool,
     master: str | None,
@@ -75,13 +82,17 @@ def command(
     max_bytes: int,
     as_json: bool,
 ) -> None:
-    """Fill a folder of tables from the captures in FOLDER (or a glob), and keep filling it as they grow.
+    """Fill a folder of tables from the captures or the journal in FOLDER, and keep filling it as they grow.
 
     Writes facts of the packets (bronze), losses, incidents, latency and more (silver), findings and rollups per day
     (gold) as Parquet. Each packet counts once, also if the command is killed and started again. Ends on Ctrl-C.
     """
     if [captures is not None, compacts, derive_again].count(True) != 1:
         raise click.UsageError("name captures, or use one of --compact and --derive-again")
+    if topics is None and (interface or config):
+        raise click.UsageError("--interface and --config need --topics")
+    given = {"topicPattern": topics, "interface": interface, "config": config}
+    live = tuple((name, value) for name, value in given.items() if value is not None)
     if as_json and captures is not None and not once:
         raise click.UsageError("--json needs --once, --compact or --derive-again")
     try:
@@ -101,10 +112,20 @@ def command(
         _report({"sessions": sessions}, f"derived the tables of {sessions:,} sessions", as_json)
     elif captures is not None:
         options = PipelineOptions(
-            captures, tables, once, interval, mtu or 1500, hardware_times, master, driver_memory, max_bytes
+            captures,
+            tables,
+            once,
+            interval,
+            mtu or 1500,
+            hardware_times,
+            master,
+            driver_memory,
+            max_bytes,
+            live,
         )
         done, was_stopped = _filled(options)
-        text = f"{done.packets:,} packets in {done.batches:,} batches: {tables}"
+        unit = "messages" if options.reads_messages else "packets"
+        text = f"{done.packets:,} {unit} in {done.batches:,} batches: {tables}"
         _report({"ok": not was_stopped, **asdict(done), "tables": str(tables)}, text, as_json)
         if was_stopped and once:
             raise SystemExit(INTERRUPTED_STATUS)
@@ -115,6 +136,7 @@ def _filled(options: PipelineOptions) -> tuple[Progress, bool]:
     from umstack.pipeline.run import Progress, run_pipeline
 
     stop, last = threading.Event(), Progress()
+    unit = "messages" if options.reads_messages else "packets"
     try:
         with (
             terminable(once=True),
@@ -131,7 +153,7 @@ def _filled(options: PipelineOptions) -> tuple[Progress, bool]:
                 nonlocal last
                 last = progress
                 meter.show(
-                    f"batch {progress.batches:,}: {progress.packets:,} packets so far, {progress.sessions:,} "
+                    f"batch {progress.batches:,}: {progress.packets:,} {unit} so far, {progress.sessions:,} "
                     f"sessions in {progress.seconds:.1f} s"
                 )
 

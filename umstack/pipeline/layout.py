@@ -26,12 +26,13 @@ from urllib.parse import quote, unquote
 
 from umstack.errors import UmError
 from umstack.facts.packed import NO_SESSION
+from umstack.recorder.parquet_parts import replace_file
 
 VERSION = 1
 """Version of the layout. A table may get a column without a new version: old files then lack it."""
 DAY_NS = 86_400 * 1_000_000_000
 BRONZE, SILVER, GOLD = "bronze", "silver", "gold"
-FACTS = "facts"
+FACTS, MESSAGES, MESSAGE_COUNTS = "facts", "messages", "message_counts"
 _STATE = "_umstack"
 _FORMAT = "umstack tables"
 _SESSION_LOCKS = 64
@@ -49,6 +50,7 @@ class Settings:
     """The options that the tables of a folder were made with; they stay the same, because tables of others differ."""
 
     captures: str
+    """A file, folder or glob; or the folder of a recorder's journal."""
     mtu: int = 1500
     hardware_times: bool = False
 
@@ -92,15 +94,18 @@ class Layout:
     def days(self, session: str) -> list[date]:
         """Return the days of which there are facts of a session."""
         here = f"session={quote(session, safe='')}"
-        found = self.table(BRONZE, FACTS).glob("date=*")
-        return sorted(_day(folder) for folder in found if (folder / here).is_dir())
+        return [_day(folder.parent) for folder in self.folders(FACTS) if folder.name == here]
 
     def sessions(self) -> dict[str, list[date]]:
         """Return the sessions that have facts, by the value of their partition, with their days."""
         found: dict[str, list[date]] = {}
-        for folder in sorted(self.table(BRONZE, FACTS).glob("date=*/session=*")):
+        for folder in self.folders(FACTS):
             found.setdefault(unquote(folder.name.removeprefix("session=")), []).append(_day(folder.parent))
         return found
+
+    def folders(self, name: str) -> list[Path]:
+        """Return the folders of a bronze table that have files of batches."""
+        return sorted({file.parent for file in self.table(BRONZE, name).glob("date=*/session=*/part-*")})
 
     def settings(self) -> Settings | None:
         """Return the settings, or None if the folder has no tables. TablesError for those of a newer version."""
@@ -196,16 +201,6 @@ def opened(folder: str | os.PathLike[str]) -> tuple[Layout, Settings]:
             f"{layout.root} has no tables", hint="make them: umstack pipeline captures/ --tables DIR"
         )
     return layout, settings
-
-
-def replace_file(file: Path, content: bytes) -> None:
-    """Write a file atomically: readers see the old content or the new one."""
-    written = file.with_name(f".{file.name}.{os.getpid()}")
-    with written.open("wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    written.replace(file)
 
 
 def _day(folder: Path) -> date:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
+from urllib.parse import unquote
 
 from umstack.facts.packed import NO_SESSION
 from umstack.pipeline.derive import derive_session
-from umstack.pipeline.layout import Layout, Settings, opened, session_name
+from umstack.pipeline.layout import BRONZE, FACTS, MESSAGES, Layout, Settings, opened, session_name
 from umstack.pipeline.parts import compact, write_parquet
-from umstack.pipeline.table_schema import schemas
+from umstack.pipeline.table_schema import bronze_schemas, schemas
 
 _EMPTY_FILE = "empty.parquet"
 
@@ -30,14 +31,14 @@ def derive_again(folder: Path, mtu: int | None = None) -> int:
 
 
 def compact_all(folder: Path) -> tuple[int, int]:
-    """Replace the files of the facts of each session and day by one; return how many files there were and are."""
+    """Replace the files of each session and day by one; return how many files there were and are."""
     layout, _ = opened(folder)
     before = after = 0
     with layout.owned():
-        for session, days in layout.sessions().items():
-            with layout.session_locked(session):
-                for day in days:
-                    before += compact(layout, session, day)
+        for name in (FACTS, MESSAGES):
+            for part in layout.folders(name):
+                with layout.session_locked(unquote(part.name.removeprefix("session="))):
+                    before += compact(part)
                     after += 1
     return before, after
 
@@ -50,7 +51,7 @@ def session_key(session: str) -> tuple[str, int]:
 
 def write_empty_tables(layout: Layout) -> None:
     """Write a file without rows for each table, which has the table's columns: readers find them all, also new ones."""
-    for layer, tables in schemas().items():
+    for layer, tables in {BRONZE: bronze_schemas(), **schemas()}.items():
         for name, schema in tables.items():
             folder = layout.partition(layer, name, date(1970, 1, 1), session_name(*NO_SESSION))
             write_parquet(folder / _EMPTY_FILE, schema.empty_table())

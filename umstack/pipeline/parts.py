@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -58,10 +58,24 @@ def add_batch(layout: Layout, session: str, batch: int, rows: pa.Table) -> set[d
     for window_ns in pc.unique(rows["window_ns"]).to_pylist():
         day = day_of(window_ns)
         folder = layout.partition(BRONZE, FACTS, day, session)
-        own = rows.filter(pc.equal(rows["window_ns"], window_ns)).cast(PACKED)
-        write_parquet(folder / _name(batch, batch), own, durable=True)
+        add_part(folder, batch, rows.filter(pc.equal(rows["window_ns"], window_ns)).cast(PACKED))
         days.add(day)
     return days
+
+
+def add_part(folder: Path, batch: int, rows: pa.Table) -> None:
+    """Write the rows of a batch, or replace its file."""
+    write_parquet(folder / _name(batch, batch), rows, durable=True)
+
+
+def merged_parts(folder: Path, merge: Callable[[pa.Table], pa.Table], least: int = PARTS_MAX) -> pa.Table:
+    """Return the merged rows of all files; they become one file if there are `least` or more."""
+    files, covered = _parts(folder)
+    whole = merge(pa.concat_tables(_read(file) for file in files.values()))
+    if len(files) >= least:
+        _replace(folder, files, whole)
+    _remove(covered)
+    return whole
 
 
 def facts_of_day(layout: Layout, session: str, day: date, *, compacts: bool) -> Facts:
@@ -78,15 +92,19 @@ def facts_of_day(layout: Layout, session: str, day: date, *, compacts: bool) -> 
     return facts
 
 
-def compact(layout: Layout, session: str, day: date) -> int:
-    """Replace the files of a session and day by one; return how many there were."""
-    folder = layout.partition(BRONZE, FACTS, day, session)
+def compact(folder: Path) -> int:
+    """Replace the files of a folder by one; return how many there were."""
     files, covered = _parts(folder)
     _remove(covered)
     if len(files) > 1:
-        [(window_ns, facts)] = unpacked(_read(file) for file in files.values()).items()
-        _replace(folder, files, packed(facts, window_ns))
+        rows = pa.concat_tables(_read(file) for file in files.values())
+        _replace(folder, files, _merged_facts(rows) if rows.schema.names == PACKED.names else rows)
     return len(files)
+
+
+def _merged_facts(rows: pa.Table) -> pa.Table:
+    [(window_ns, facts)] = unpacked([rows]).items()
+    return packed(facts, window_ns)
 
 
 def _replace(folder: Path, files: dict[tuple[int, int], Path], rows: pa.Table) -> None:

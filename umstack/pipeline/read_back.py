@@ -13,7 +13,7 @@ from umstack.analysis.tables import Tables, tables_of_part, together
 from umstack.facts.facts import Facts
 from umstack.facts.packed import NO_SESSION
 from umstack.pipeline.derive import periods
-from umstack.pipeline.layout import SILVER, Layout, Settings, opened, session_name
+from umstack.pipeline.layout import MESSAGES, SILVER, Layout, Settings, TablesError, opened, session_name
 from umstack.pipeline.parts import facts_of_day
 from umstack.pipeline.table_schema import schemas
 
@@ -25,6 +25,11 @@ def read_tables(folder: str | os.PathLike[str]) -> tuple[Tables, int, list[str],
     of one period each, so the tables of such a session are made from its facts.
     """
     layout, settings = opened(folder)
+    if layout.folders(MESSAGES):
+        raise TablesError(
+            f"{layout.root} has the messages of a journal, not the packets of captures",
+            hint="a report needs captures: umstack pipeline captures/ --tables DIR",
+        )
     none = session_name(*NO_SESSION)
     with layout.unchanging():
         sessions = layout.sessions()

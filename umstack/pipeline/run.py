@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -26,9 +26,13 @@ from umstack.capture.reading.remote import is_remote
 from umstack.facts.kinds import SESSION
 from umstack.facts.packed import PACKETS
 from umstack.pipeline.derive import take_batch
-from umstack.pipeline.layout import DAY_NS, Layout, Settings, TablesError
+from umstack.pipeline.layout import DAY_NS, FACTS, MESSAGES, Layout, Settings, TablesError
 from umstack.pipeline.maintenance import write_empty_tables
+from umstack.pipeline.messages import take_messages
+from umstack.recorder.parquet_parts import TOPIC_INDEX
+from umstack.recorder.tables import messages
 from umstack.spark import UmpcapDataSource
+from umstack.spark.live_source import UmstackDataSource
 from umstack.spark.spark_session import DEFAULT_DRIVER_MEMORY, is_local, spark_session
 from umstack.spark.streaming_query import wait_for_end, wait_for_existing
 
@@ -42,7 +46,7 @@ class PipelineOptions:
     """The captures, the folder of tables, and how it is filled."""
 
     captures: str
-    """A file, folder or glob."""
+    """A file, folder or glob; or the folder of a recorder's journal."""
     tables: Path
     once: bool = False
     """Process the existing captures and end, instead of waiting for more."""
@@ -54,6 +58,13 @@ class PipelineOptions:
     driver_memory: str = DEFAULT_DRIVER_MEMORY
     most_bytes: int = 256 << 20
     """Maximum number of bytes of captures in a batch, which bounds memory."""
+    live: tuple[tuple[str, str], ...] = ()
+    """Options of the data source of live topics (docs/recording.md), which starts a recorder for the journal."""
+
+    @property
+    def reads_messages(self) -> bool:
+        """True if the messages of a journal are read, not captures."""
+        return bool(self.live) or (Path(self.captures) / MESSAGES).is_dir()
 
 
 @dataclass(slots=True)
@@ -62,6 +73,7 @@ class Progress:
 
     batches: int = 0
     packets: int = 0
+    """Packets of the captures, or messages of the journal."""
     sessions: int = 0
     """Sessions in the last batch."""
     days: int = 0
@@ -125,7 +137,7 @@ def _prepared(layout: Layout, options: PipelineOptions) -> Settings:
     wanted = Settings(captures, options.mtu, options.hardware_times)
     found = layout.settings()
     if found is None:
-        if layout.sessions():
+        if layout.folders(FACTS) or layout.folders(MESSAGES):
             raise TablesError(
                 f"{layout.root} has facts but no {layout.state.name}/layout.json", hint=_LOST_HINT
             )
@@ -138,7 +150,7 @@ def _prepared(layout: Layout, options: PipelineOptions) -> Settings:
             f"{'on' if found.hardware_times else 'off'}",
             hint="use the same captures and options, another folder, or --derive-again --mtu",
         )
-    if layout.sessions() and not (layout.checkpoint / "offsets").is_dir():
+    if (layout.folders(FACTS) or layout.folders(MESSAGES)) and not (layout.checkpoint / "offsets").is_dir():
         raise TablesError(f"{layout.root} has facts but no checkpoint", hint=_LOST_HINT)
     write_empty_tables(layout)
     return found
@@ -166,23 +178,30 @@ class _Writer:
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start the query."""
         options = self._options
-        spark.dataSource.register(UmpcapDataSource)
-        reader = spark.readStream.format(UmpcapDataSource.name()).option("rows", "facts")
-        reader = reader.option("notes", "true").option("windowSeconds", str(DAY_NS // 1_000_000_000))
-        reader = reader.option("maxBytesPerTrigger", str(options.most_bytes))
-        reader = reader.option("hardwareTimes", str(options.hardware_times).lower())
-        writer = reader.load(self._settings.captures).writeStream.queryName(_QUERY)
+        rows = self._messages(spark) if options.reads_messages else self._facts(spark)
+        writer = rows.writeStream.queryName(_QUERY)
         writer = writer.option("checkpointLocation", str(self._layout.checkpoint))
         interval = f"{0 if options.once else options.interval_seconds} seconds"
         return writer.trigger(processingTime=interval).foreachBatch(self._take).start()
 
+    def _facts(self, spark: SparkSession) -> DataFrame:
+        options = self._options
+        spark.dataSource.register(UmpcapDataSource)
+        reader = spark.readStream.format(UmpcapDataSource.name()).option("rows", FACTS)
+        reader = reader.option("notes", "true").option("windowSeconds", str(DAY_NS // 1_000_000_000))
+        reader = reader.option("maxBytesPerTrigger", str(options.most_bytes))
+        reader = reader.option("hardwareTimes", str(options.hardware_times).lower())
+        return reader.load(self._settings.captures)
+
+    def _messages(self, spark: SparkSession) -> DataFrame:
+        spark.dataSource.register(UmstackDataSource)
+        reader = spark.readStream.format(UmstackDataSource.name()).options(**dict(self._options.live))
+        return reader.load(self._settings.captures).select(*messages().schema.names)
+
     def _take(self, batch: DataFrame, number: int) -> None:
         began = time.monotonic()
-        with suppress(CaptureError):  # the folder may have no capture yet
-            self._layout.add_captures(capture_files([self._settings.captures]))
         with self._layout.changing():
-            task = _task(self._layout, self._settings, number)
-            taken = batch.groupBy(*SESSION).applyInArrow(task, from_arrow_schema(_TAKEN)).toArrow()
+            taken = self._added(batch, number).toArrow()
         self.progress = Progress(
             self.progress.batches + 1,
             self.progress.packets + sum(taken["packets"].to_pylist()),
@@ -191,6 +210,26 @@ class _Writer:
             time.monotonic() - began,
         )
         self._on_batch(self.progress)
+
+    def _added(self, batch: DataFrame, number: int) -> DataFrame:
+        """Add the rows of a batch, a session in each task; returns a row per session with the numbers of days and rows."""
+        schema = from_arrow_schema(_TAKEN)
+        if self._options.reads_messages:
+            session = functions.regexp_replace("source", TOPIC_INDEX, "")
+            return batch.groupBy(session).applyInArrow(_message_task(self._layout, number), schema)
+        with suppress(CaptureError):  # the folder may have no capture yet
+            self._layout.add_captures(capture_files([self._settings.captures]))
+        return batch.groupBy(*SESSION).applyInArrow(_task(self._layout, self._settings, number), schema)
+
+
+def _message_task(layout: Layout, batch: int) -> Callable[[pa.Table], pa.Table]:
+    """Return the function that adds the messages of one session in a batch, on the executors."""
+
+    def take(rows: pa.Table) -> pa.Table:
+        days = take_messages(layout, batch, rows)
+        return pa.Table.from_pylist([{"days": days, "packets": len(rows)}], _TAKEN)
+
+    return take
 
 
 def _task(

@@ -14,7 +14,9 @@ import pyarrow as pa
 
 from umstack.analysis.tables import tables_of_part
 from umstack.facts.facts import Facts
-from umstack.pipeline.layout import GOLD, SILVER
+from umstack.facts.packed import PACKED
+from umstack.pipeline.layout import BRONZE, FACTS, GOLD, MESSAGES, SILVER
+from umstack.recorder.tables import messages
 
 Notes = dict[str, tuple[str, str]]
 """Meaning and unit by column."""
@@ -287,7 +289,15 @@ _SILVER: dict[str, tuple[str, Notes]] = {
     ),
 }
 
-_TEXT_COLUMNS = {"publisher", "point", "transport", "topic", "receiver", "severity", "text"}
+_MESSAGES: Notes = {
+    "topic": ("name of the topic", ""),
+    "source": ("transport session and topic index of the source, as receivers name it", ""),
+    "sequence_number": ("topic sequence number", ""),
+    "received_ns": ("time of arrival", _SINCE),
+    "received": ("time of arrival", "us since 1970"),
+    "payload": ("the message", ""),
+}
+_TEXT_COLUMNS = {"source", "publisher", "point", "transport", "topic", "receiver", "severity", "text"}
 
 
 def _columns(names: str) -> dict[str, pa.DataType]:
@@ -330,6 +340,20 @@ _GOLD: dict[str, tuple[str, dict[str, pa.DataType], Notes]] = {
         ),
         _spread("request", "time from first NAK to repair", "p50", "p90", "p99", "p999", "max"),
     ),
+    "message_days": (
+        "day and source of a topic, of messages that a recorder received",
+        _columns(
+            "topic source first_ns last_ns messages payload_bytes first_sequence_number "
+            "last_sequence_number missing"
+        ),
+        {
+            "topic": _MESSAGES["topic"],
+            "source": _MESSAGES["source"],
+            "first_sequence_number": ("lowest topic sequence number of the day", ""),
+            "last_sequence_number": ("highest topic sequence number of the day", ""),
+            "missing": ("numbers between these two that were not recorded", "messages"),
+        },
+    ),
     "findings": (
         "finding on a session, the worst first (`rank`)",
         _columns("publisher session_id rank topic severity text"),
@@ -348,6 +372,20 @@ _PARTITIONS: Notes = {
     ),
     "session": ("source and session id, `none` for rows of no session", ""),
 }
+
+
+@cache
+def message_schema() -> pa.Schema:
+    """Return the columns of recorded messages, in bronze."""
+    recorded = messages()
+    instant = pa.field(recorded.instant_column, pa.timestamp("us", "UTC"))
+    fields = [*recorded.schema, instant]
+    return pa.schema([_noted(field.with_nullable(True), *_MESSAGES[field.name]) for field in fields])
+
+
+def bronze_schemas() -> dict[str, pa.Schema]:
+    """Return the schemas of the bronze tables: packed facts (docs/facts.md), and recorded messages."""
+    return {FACTS: PACKED, MESSAGES: message_schema()}
 
 
 @cache
@@ -379,6 +417,8 @@ def with_partitions(schema: pa.Schema) -> pa.Schema:
 
 def rows_per(name: str) -> str:
     """Return what a table has one row per."""
+    if name == MESSAGES:
+        return "message of a recorder's journal"
     return _SILVER[name][0] if name in _SILVER else _GOLD[name][0]
 
 
@@ -394,8 +434,12 @@ def _described(schema: pa.Schema, name: str) -> pa.Schema:
     for field in schema:
         # tests/unit/test_pipeline_parts.py fails for a column without a note.
         comment, unit = own[field.name] if field.name in own else _COMMON.get(field.name, ("", ""))
-        fields.append(field.with_metadata({"comment": comment} | ({"unit": unit} if unit else {})))
+        fields.append(_noted(field, comment, unit))
     return pa.schema(fields)
+
+
+def _noted(field: pa.Field, comment: str, unit: str) -> pa.Field:
+    return field.with_metadata({"comment": comment} | ({"unit": unit} if unit else {}))
 
 
 def _portable(schema: pa.Schema) -> pa.Schema:
@@ -416,7 +460,7 @@ def _narrow(kind: pa.DataType) -> pa.DataType:
 def markdown() -> str:
     """Return the tables as Markdown, as in docs/tables.md."""
     lines = []
-    for layer, tables in schemas().items():
+    for layer, tables in {BRONZE: {MESSAGES: message_schema()}, **schemas()}.items():
         lines += [f"## {layer.capitalize()}", ""]
         for name, schema in sorted(tables.items()):
             lines += [f"### `{name}`", "", f"One row per {rows_per(name)}.", ""]

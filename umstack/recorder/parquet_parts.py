@@ -35,7 +35,8 @@ _LOG = logging.getLogger(__name__)
 PART_ROWS = 1_000_000
 PART_BYTES = 128 << 20
 _PROGRESS_NAME = "parquet-progress.json"
-_TOPIC_INDEX = r"\[\d+\]$"
+TOPIC_INDEX = r"\[\d+\]$"
+"""The end of a source's name that is not part of the session's."""
 _NS_PER_DAY = 86_400_000_000_000
 
 
@@ -176,7 +177,7 @@ class PartWriter:
     def _write_parts(self, rows: pyarrow.Table, name: str) -> None:
         made: list[tuple[Path, Path]] = []
         try:
-            for (day, session), share in _partitions(rows, self.table):
+            for (day, session), share in partitions(rows, self.table):
                 directory = self._out / f"day={day}" / f"session={quote(session, safe='')}"
                 directory.mkdir(parents=True, exist_ok=True)
                 hidden = directory / f".{name}.tmp"
@@ -207,10 +208,10 @@ def open_part_writers(tables: tuple[Table, ...], journals: Path, out: Path) -> l
 
 def session_of(source: str) -> str:
     """The transport session in a source's name, which may end with a topic index."""
-    return re.sub(_TOPIC_INDEX, "", source)
+    return re.sub(TOPIC_INDEX, "", source)
 
 
-def _partitions(rows: pyarrow.Table, table: Table) -> list[tuple[tuple[str, str], pyarrow.Table]]:
+def partitions(rows: pyarrow.Table, table: Table) -> list[tuple[tuple[str, str], pyarrow.Table]]:
     """The rows by day (UTC) and session, order preserved."""
     pa = arrow()
     import pyarrow.compute as pc
@@ -218,7 +219,7 @@ def _partitions(rows: pyarrow.Table, table: Table) -> list[tuple[tuple[str, str]
     times = rows.column(table.time_column)
     days = pc.divide(times, _NS_PER_DAY).cast(pa.int32()).cast(pa.date32())
     sources = rows.column(table.session_column)
-    sessions = pc.replace_substring_regex(sources, _TOPIC_INDEX, "")
+    sessions = pc.replace_substring_regex(sources, TOPIC_INDEX, "")
     instants = pc.divide(times, 1000).cast(pa.timestamp("us", "UTC"))
     whole = rows.append_column(table.instant_column, instants)
     keys = pa.table({"day": days, "session": sessions}).group_by(["day", "session"]).aggregate([])

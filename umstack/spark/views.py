@@ -6,9 +6,8 @@ import os
 
 from pyspark.sql import SparkSession
 
-from umstack.facts.packed import PACKED
-from umstack.pipeline.layout import BRONZE, FACTS, opened
-from umstack.pipeline.table_schema import schemas, with_partitions
+from umstack.pipeline.layout import BRONZE, opened
+from umstack.pipeline.table_schema import bronze_schemas, schemas, with_partitions
 from umstack.spark.column_notes import commented
 
 
@@ -23,7 +22,7 @@ def register_views(spark: SparkSession, tables: str | os.PathLike[str], prefix: 
         prefix: Beginning of the names of the views, for folders of several networks.
 
     Returns:
-        The names of the views: those of the tables in docs/tables.md, and `facts`.
+        The names of the views: those of the tables in docs/tables.md, `facts` and `messages`.
 
     Raises:
         TablesError: The folder has no tables, or those of a newer version.
@@ -35,7 +34,7 @@ def register_views(spark: SparkSession, tables: str | os.PathLike[str], prefix: 
     """
     layout, _ = opened(tables)
     names = []
-    for layer, of_layer in {BRONZE: {FACTS: PACKED}, **schemas()}.items():
+    for layer, of_layer in {BRONZE: bronze_schemas(), **schemas()}.items():
         for name, schema in of_layer.items():
             reader = spark.read.schema(commented(with_partitions(schema)))
             reader.parquet(str(layout.table(layer, name))).createOrReplaceTempView(prefix + name)
