@@ -155,7 +155,10 @@ def command(
                 driver = Driver(context, listener, policy, limits, log.write)
                 serving.callback(driver.close)
                 click.echo(f"serving {context.interface.name} ({link}) at {where}", err=True)
-                for number in (signal.SIGINT, signal.SIGTERM):  # an exception would interrupt it between two steps
+                for number in (
+                    signal.SIGINT,
+                    signal.SIGTERM,
+                ):  # an exception would interrupt it between two steps
                     signal.signal(number, lambda *_: driver.stop())
                 ServiceManager().announce_readiness()
                 driver.serve()

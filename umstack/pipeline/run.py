@@ -212,7 +212,7 @@ class _Writer:
         self._on_batch(self.progress)
 
     def _added(self, batch: DataFrame, number: int) -> DataFrame:
-        """Add the rows of a batch, a session in each task; returns a row per session with the numbers of days and rows."""
+        """Add the rows of a batch, a session in each task; returns a row per session: its days and rows."""
         schema = from_arrow_schema(_TAKEN)
         if self._options.reads_messages:
             session = functions.regexp_replace("source", TOPIC_INDEX, "")
