@@ -102,7 +102,10 @@ class AttachedSource(Source):
         self._check_open()
         return self._driver.state(self._number).is_connected
 
-    def _known_receivers(self) -> float:
+    @property
+    def known_receivers(self) -> int:
+        """The receivers of the topic on the network that wait_connected() counts. Raises Closed, DriverError."""
+        self._check_open()
         return self._driver.state(self._number).receivers
 
     def wait_drained(self, timeout: float | None = None) -> Drained:

@@ -30,7 +30,16 @@ from tests.unit.driver_ends import (
 from tests.unit.lbtipc_ends import CAPACITY, RawSource, payload
 from tests.unit.loopback import open_context
 from tests.waiting import SECONDS, collect, wait_for
-from umstack import Context, DriverError, DriverLost, EndOfSession, Message, OptionError, Request
+from umstack import (
+    Context,
+    DriverError,
+    DriverLost,
+    EndOfSession,
+    Message,
+    NotConnected,
+    OptionError,
+    Request,
+)
 from umstack._core import lib
 from umstack._engine.host_identity import host_id
 from umstack.driver.protocol import MESSAGE_MAX_BYTES, common_version, default_path
@@ -158,6 +167,21 @@ def test_a_source_reaches_receivers_of_its_host_once(running: RunningDriver) -> 
                     assert {m.source for m in messages} == {f"{source.transport}[{source.topic_index}]"}
             await_event(receiver, EndOfSession)
             assert not [e for e in receiver.poll(timeout=0.2).events() if isinstance(e, Message)]
+
+
+def test_the_receivers_of_the_network_connect_a_source(running: RunningDriver, remote: Context) -> None:
+    """With flow control a send waits for one of them; is_connected and wait_connected() ask the driver."""
+    with attached(running.path) as context, context.source("flow", flow_control="min") as source:
+        assert not source.is_connected
+        with pytest.raises(NotConnected):
+            source.wait_connected(timeout=0.05)
+        with remote.receiver("flow") as receiver:
+            source.wait_connected(timeout=SECONDS)
+            wait_for(lambda: source.is_connected, "flow control")
+            assert source.known_receivers == 1
+            source.send(b"flow", flush=True)
+            assert collect(receiver, 1)[0].data == b"flow"
+            assert source.wait_drained(timeout=SECONDS)
 
 
 def test_a_receiver_that_comes_later_begins_with_the_next_message(

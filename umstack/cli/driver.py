@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from pathlib import Path
 import click
 
 from umstack.cli.broker import group_id, user_id
-from umstack.cli.interruption import terminable
+from umstack.cli.interruption import stoppable, terminable
 from umstack.cli.service_manager import ServiceManager
 from umstack.cli.stack_options import JSON_OPTION, configuration, warn_in_one_line
 from umstack.config import Scope
@@ -149,20 +148,16 @@ def command(
             context = stack.enter_context(DriverContext(interface, config=config))
             where = Path(path or default_path(context.interface.name))
             link = context.link
-            with terminable(), ExitStack() as serving:
+            with terminable(once=True), ExitStack() as serving:
                 listener = inherited_listener() or serving.enter_context(listen_at(where))
                 limits = DriverLimits(sources_max, receivers_max)
                 driver = Driver(context, listener, policy, limits, log.write)
                 serving.callback(driver.close)
                 click.echo(f"serving {context.interface.name} ({link}) at {where}", err=True)
-                for number in (
-                    signal.SIGINT,
-                    signal.SIGTERM,
-                ):  # an exception would interrupt it between two steps
-                    signal.signal(number, lambda *_: driver.stop())
                 ServiceManager().announce_readiness()
-                driver.serve()
-                click.echo("ended", err=True)
+                with stoppable(driver.stop):  # an exception would interrupt it between two steps
+                    driver.serve()
+                    click.echo("ended", err=True)
     except XdpError as error:
         raise UmError(error.message, hint=error.hint) from error
     except KeyboardInterrupt:

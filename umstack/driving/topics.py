@@ -247,12 +247,9 @@ class PublishedTopic:
 
     def state(self) -> dict[str, Any]:
         """Return the fields of a reply to a `state` request."""
-        counters = self._source.stats()
-        by_clients = self._source.options.is_stream or self._source.options.flow_control == "none"
-        receivers = counters["num_clients" if by_clients else "receivers_known"] or 0
         return {
             "connected": self._source.is_connected,
-            "receivers": int(receivers),
+            "receivers": self._source.known_receivers,
             "drained": self._source._is_drained(),
             "reached": self.reached,
             "given_up": self._given_up(),
