@@ -1,6 +1,7 @@
 /* Late join and off-transport recovery of a delivery controller: when it starts, what it fetches, what it gives up.
  */
 #include "core/delivery/delivery_fetch.h"
+#include "core/delivery/delivery_rows.h"
 #include "core/receiver/fetch_protocol.h"
 #include "recovering.h"
 
@@ -376,6 +377,48 @@ TEST("UM-135", "losses before the first delivered message are counted, later one
     pass(f, GENERATION_MS + 60);
     CHECK_EQ(f->lost, 2);
     CHECK_EQ(f->receiver.counters.unrecoverable_loss_events, 2);
+    recovering_close(f);
+}
+
+/* Cuts the queue loose while `count` messages arrive, as if its reader had left it full, then opens it. */
+static void cut_loose(recovering *f, uint32_t count)
+{
+    f->queue.state = UM_QUEUE_CUT_LOOSE;
+    um_delivery_starve(f->delivery);
+    stream(f, count, false);
+    CHECK(f->delivery->is_cut_loose);
+    CHECK(f->delivery->is_cut_loose);
+    f->queue.state = UM_QUEUE_OPEN;
+    stream(f, 1, false);
+}
+
+TEST("W8 UM-142", "messages missed by a queue that was cut loose are fetched at once, without the delay of gaps")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 1000, true);
+    stream(f, 10, false);
+    f->retained_from = 15; /* earlier ones are lost */
+    cut_loose(f, 20);
+    CHECK(is_fetching(f));
+    fetch_all(f);
+    take(f);
+    CHECK_EQ(f->lost, 5);
+    CHECK_EQ(f->delivered, f->sent - 5);
+    CHECK_EQ(f->receiver.counters.otr_messages, 15);
+    recovering_close(f);
+}
+
+TEST("W8 UM-142", "in arrival order, messages missed by a queue that was cut loose are lost, and none is fetched")
+{
+    recovering *f = recovering_open(UM_ORDERED_ARRIVAL, 1000, true);
+    stream(f, 10, false);
+    cut_loose(f, 20);
+    CHECK(!is_fetching(f));
+    stream(f, 10, false);
+    pass(f, GENERATION_MS + 60);
+    take(f);
+    CHECK(!is_fetching(f));
+    CHECK_EQ(f->lost, 20);
+    CHECK_EQ(f->delivered, f->sent - 20);
     recovering_close(f);
 }
 

@@ -213,6 +213,10 @@ def test_an_idle_client_is_forgotten() -> None:
     assert relay.received(QUERY, B, 5 * SECOND) is Fate.RELAYED
     assert relay.clients == [B]
     assert relay.counters.clients_timed_out == 1
+    join(relay, C, 6 * SECOND)
+    join(relay, B, 7 * SECOND)  # B lives on, although it was there before C
+    assert relay.received(QUERY, B, 11 * SECOND) is Fate.RELAYED
+    assert relay.clients == [B]
 
 
 def test_a_relay_is_bounded() -> None:
