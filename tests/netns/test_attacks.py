@@ -40,7 +40,7 @@ Attack = Callable[[threading.Event], None]
 
 @dataclass(slots=True)
 class Outcome:
-    """What was sent and received within SECONDS, and when the newcomer had its first messages."""
+    """Messages sent and received within SECONDS, and when the newcomer had its first ones."""
 
     sent: int = 0
     delivered: int = 0
