@@ -43,6 +43,8 @@ from umstack import (
 from umstack._core import lib
 from umstack._engine.host_identity import host_id
 from umstack.driver.protocol import MESSAGE_MAX_BYTES, common_version, default_path
+from umstack.driving.relay import Relay
+from umstack.errors import ResourceLimit
 from umstack.events import Event
 from umstack.reader import Reader
 
@@ -429,6 +431,33 @@ def test_a_log_that_breaks_the_rules_harms_only_its_source(running: RunningDrive
                 assert reader.recv(64) == b"", "the driver detaches"
             source.send(b"fine", flush=True)
             assert collect(receiver, 1)[0].data == b"fine"
+
+
+def test_a_source_without_space_for_its_log_leaves_the_others(
+    remote: Context, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its messages are ignored, which the log reports, and the relay continues."""
+    with remote.receiver("space") as receiver, remote.source("space") as source:
+        asked: list[str] = []
+
+        def refuse(name: str) -> None:
+            asked.append(name)
+            raise ResourceLimit("no memory for another log")
+
+        memory = receiver._memory
+        relay = Relay(memory, keeps_numbers=True, on_unknown=refuse, on_ended=lambda _name: None)
+        try:
+            receiver.wait_connected(timeout=SECONDS)
+            for number in range(3):
+                source.send(payload(number), flush=True)
+            wait_for(lambda: lib.um_event_queue_taken_rows(memory.handle) >= 4, "the messages to be taken")
+            assert asked == [f"{source.transport}[{source.topic_index}]"]
+            assert "no memory for another log" in caplog.text
+            assert relay.counters().messages == 0
+        finally:
+            receiver.close()
+            relay.stop()
+            relay.close()
 
 
 def test_versions_are_negotiated() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,10 @@ from typing import Any
 from umstack._core import ffi, lib
 from umstack._engine.queue_memory import QueueMemory
 from umstack._engine.waiting import SLICE_NS
-from umstack.errors import error_from_result
+from umstack.errors import UmError, error_from_result
+from umstack.foreign_text import displayed
+
+_log = logging.getLogger("umstack.driver")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,11 @@ class Relay:
 
     def _set(self, number: int) -> None:
         name = self._memory.sources.table.names[number]
-        publication = self._on_unknown(name)
+        try:
+            publication = self._on_unknown(name)
+        except UmError as error:  # the other sources continue
+            _log.error("%s is not relayed: %s", displayed(name), displayed(str(error)))
+            publication = None
         self._targets[number] = name
         lib.um_relay_set(self._handle, number, ffi.NULL if publication is None else publication)
 
