@@ -31,6 +31,7 @@ from umstack.resolution.machine import (
     SourceGone,
 )
 from umstack.resolution.pattern import TopicPattern
+from umstack.resolution.schedule import PhaseTimer
 from umstack.resolution.wildcards import TopicLeft, TopicMatched
 
 MS = 1_000_000
@@ -261,7 +262,7 @@ def test_a_withdrawn_source_sends_and_answers_nothing() -> None:
 
 def test_many_topics_share_datagrams_within_the_initial_limit() -> None:
     """UX-5: 1000 topics at 1000 per second, 100 ms slices, several records per datagram, each topic served."""
-    resolver = machine(resolver_initial_advertisement_bps=0)
+    resolver = machine(resolver_initial_advertisements_per_second=1000, resolver_initial_advertisement_bps=0)
     for number in range(1000):
         resolver.advertise(f"topic.{number:04}", number, ADDRESS, SOURCE, 0)
     sent = list(run(resolver, 0, 999 * MS))
@@ -316,6 +317,46 @@ def test_queries_have_a_separate_limit(phase: str) -> None:
     assert start_ms * 3 // 4 <= first_ms <= start_ms, "at most a quarter early, together with others"
     assert sum(len(datagram.queries) for time, datagram in sent if time < first_ms + 2000) == 200
     assert len({q for _, datagram in sent for q in datagram.queries}) > 100
+
+
+def test_the_first_records_of_many_topics_are_not_delayed_by_repeated_ones() -> None:
+    """UX-14: topics created one after the other are advertised once before any is repeated beyond the limit."""
+    resolver = machine(resolver_initial_advertisements_per_second=500)
+    seen: dict[str, int] = {}
+    for number in range(1000):  # one each millisecond
+        resolver.advertise(f"topic.{number}", number, ADDRESS, SOURCE, number * MS)
+        for data in resolver.datagrams_to_send(number * MS):
+            datagram = decode(data)
+            assert isinstance(datagram, ResolutionDatagram)
+            for one in datagram.advertisements:
+                seen.setdefault(one.topic, number)
+    for time, datagram in run(resolver, SECOND, 3 * SECOND):
+        for one in datagram.advertisements:
+            seen.setdefault(one.topic, time)
+    assert len(seen) == 1000
+    assert max(seen.values()) <= 2000 + 100
+
+
+def test_records_beyond_the_limit_cost_nothing_until_they_may_be_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cost of creating many topics is counted: timers examined grow with the topics, not with their square."""
+    examined = 0
+    may_go = PhaseTimer.may_go
+
+    def counted(self: PhaseTimer, now_ns: int) -> bool:
+        nonlocal examined
+        examined += 1
+        return may_go(self, now_ns)
+
+    monkeypatch.setattr(PhaseTimer, "may_go", counted)
+    resolver = machine()
+    for number in range(5000):
+        resolver.query(f"topic.{number}", RECEIVER, number * MS // 5)
+        resolver.datagrams_to_send(number * MS // 5)
+    assert len(list(run(resolver, SECOND, 2 * SECOND))) < 100
+    assert examined <= 2 * 5000
+    assert resolver.counters.tr_queries_sent >= 5000
 
 
 def test_a_flood_of_queries_is_answered_within_the_limit() -> None:

@@ -619,8 +619,10 @@ class ContextOptions(StreamContextOptions):
     resolver_initial_advertisements_per_second: int = option(
         Kind.INTEGER,
         um=1000,
+        ours=5000,
         maximum=10**7,
         zero=_NO_LIMIT,
+        reason="10,000 sources would need ten seconds for their first advertisements; the limit in bit/s still holds.",
         doc="Limit for advertisements of the initial phase.",
     )
     resolver_initial_advertisement_bps: int = option(
@@ -645,7 +647,13 @@ class ContextOptions(StreamContextOptions):
         doc="Limit for advertisements of the sustaining phase, in bit/s.",
     )
     resolver_initial_queries_per_second: int = option(
-        Kind.INTEGER, um=1000, maximum=10**7, zero=_NO_LIMIT, doc="Limit for queries of the initial phase."
+        Kind.INTEGER,
+        um=1000,
+        ours=5000,
+        maximum=10**7,
+        zero=_NO_LIMIT,
+        reason="10,000 receivers would need ten seconds for their first queries; the limit in bit/s still holds.",
+        doc="Limit for queries of the initial phase.",
     )
     resolver_initial_query_bps: int = option(
         Kind.INTEGER,

@@ -48,6 +48,8 @@ from umstack.resolution.topic_name import encode_topic_name
 from umstack.resolution.wildcards import TopicLeft, TopicMatched, WildcardTable
 
 ADVERTISEMENT_TTL = 60
+EXAMINED_MAX = 256
+"""Maximum number of records that are examined whether they may be sent early."""
 FINAL_TTL = 0
 
 
@@ -105,6 +107,7 @@ class _Record:
         "timer",
         "unanswered",
         "waiting",
+        "was_sent",
     )
 
     def __init__(self, encoded: bytes, timer: PhaseTimer, kind: _Kind, subject: str | int = "") -> None:
@@ -116,6 +119,7 @@ class _Record:
         self.kind = kind
         self.scheduled_ns: int | None = None
         self.waiting = False
+        self.was_sent = False
         self.deferred = False
         self.gone = False
 
@@ -150,13 +154,39 @@ class _WantedTopic:
 
 
 class _Queue:
-    """Due records in order, which one rate limiter admits."""
+    """Due records, which one rate limiter admits: in order, but those never sent before those that are repeated. So the
+    repetitions of many topics do not delay the first record of another."""
 
-    __slots__ = ("limiter", "records")
+    __slots__ = ("_first", "_repeated", "limiter")
 
     def __init__(self, records_per_second: int, bits_per_second: int) -> None:
         self.limiter = ResolutionLimiter(records_per_second, bits_per_second)
-        self.records: deque[_Record] = deque()
+        self._first: deque[_Record] = deque()
+        self._repeated: deque[_Record] = deque()
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._repeated)
+
+    def append(self, record: _Record) -> None:
+        (self._repeated if record.was_sent else self._first).append(record)
+
+    def next(self) -> _Record | None:
+        """Return the record to send next, which stays in the queue."""
+        for records in (self._first, self._repeated):
+            while records and records[0].gone:
+                records.popleft()
+            if records:
+                return records[0]
+        return None
+
+    def pop(self) -> None:
+        """Remove the record that next() returned."""
+        (self._first or self._repeated).popleft()
+
+    def due_ns(self) -> int | None:
+        """Return when the next record may be sent; None if there is none, 0 if it has not been refused yet."""
+        record = self.next()
+        return None if record is None else self.limiter.slice_end_ns if record.deferred else 0
 
 
 class ResolutionMachine:
@@ -532,7 +562,7 @@ class ResolutionMachine:
     def datagrams_to_send(self, now_ns: int) -> list[bytes]:
         """Return the datagrams with all due records that the rate limits admit."""
         self._run_timers(now_ns)
-        if any(queue.records for queue in self._queues.values()):
+        if any(due_ns <= now_ns for due_ns in self._queue_deadlines()):
             self._take_along(now_ns)
         elif not (self._final_advertisements or self._requests):
             return []
@@ -556,17 +586,17 @@ class ResolutionMachine:
         """Return when datagrams_to_send() will next return a datagram; None for never, 0 for now."""
         if self._final_advertisements or self._requests:
             return 0
-        deadlines = [
-            queue.limiter.slice_end_ns if queue.records[0].deferred else 0
-            for queue in self._queues.values()
-            if queue.records
-        ]
+        deadlines = self._queue_deadlines()
         while self._timers and self._timers[0][2].gone:
             heapq.heappop(self._timers)
         if self._timers:
             deadlines.append(self._timers[0][0])
         deadlines += self._wildcards.deadlines()
         return min(deadlines, default=None)
+
+    def _queue_deadlines(self) -> list[int]:
+        found = (queue.due_ns() for queue in self._queues.values())
+        return [due_ns for due_ns in found if due_ns is not None]
 
     def table_sizes(self) -> dict[str, int]:
         """Return the number of entries of each table, for checks."""
@@ -575,7 +605,7 @@ class ResolutionMachine:
             "topic options": len(self._topic_options),
             "cache": len(self._cache),
             "timers": len(self._timers),
-            "queued records": sum(len(queue.records) for queue in self._queues.values()),
+            "queued records": sum(len(queue) for queue in self._queues.values()),
         }
 
     def stats(self) -> dict[str, int]:
@@ -602,9 +632,14 @@ class ResolutionMachine:
             self._resume(record, now_ns)
 
     def _take_along(self, now_ns: int) -> None:
-        """Queue the records that may be sent early, because datagrams are being sent anyway."""
+        """Queue the records that may be sent early, because datagrams are being sent anyway.
+
+        A bounded number is examined, because more fill datagrams of their own.
+        """
         later = []
-        while self._timers and self._timers[0][0] <= now_ns + EARLY_MAX_NS:
+        examined = 0
+        while self._timers and self._timers[0][0] <= now_ns + EARLY_MAX_NS and examined < EXAMINED_MAX:
+            examined += 1
             entry = heapq.heappop(self._timers)
             scheduled_ns, _, record = entry
             if record.gone or record.scheduled_ns != scheduled_ns:
@@ -620,18 +655,15 @@ class ResolutionMachine:
             heapq.heappush(self._timers, entry)
 
     def _drain(self, queue: _Queue, out: list[bytes], now_ns: int) -> None:
-        while queue.records:
-            record = queue.records[0]
-            if record.gone:
-                queue.records.popleft()
-                continue
+        while (record := queue.next()) is not None:
             if not queue.limiter.admit(len(record.encoded), now_ns):
                 if not record.deferred:
                     record.deferred = True
                     self.counters.tr_records_deferred += 1
                 return
-            queue.records.popleft()
+            queue.pop()
             record.waiting = record.deferred = False
+            record.was_sent = True
             out.append(record.encoded)
             if record.kind is not _Kind.ADVERTISEMENT:
                 self._note_unanswered(record)
@@ -671,7 +703,7 @@ class ResolutionMachine:
             return
         record.waiting = True
         phase = Phase.INITIAL if record.timer.phase is Phase.INITIAL else Phase.SUSTAINING
-        self._queues[record.kind, phase].records.append(record)
+        self._queues[record.kind, phase].append(record)
 
     def _schedule(self, record: _Record) -> None:
         """Schedule a check of the record by its deadline. An earlier check remains: it finds nothing due and is
