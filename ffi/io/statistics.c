@@ -89,11 +89,6 @@ uint32_t um_statistics_receiver(um_subscription *subscription, uint64_t *out)
     counters->queue_full_time = (uint64_t)um_queue_full_ns(queue, um_clock_ns());
     counters->queued_messages = um_event_queue_waiting(subscription->queue);
     counters->conflated_messages = um_event_queue_conflated(subscription->queue);
-    counters->order_map_entries = 0;
-    const um_node *node = &subscription->receiving->node;
-    for (uint32_t i = 0; i < node->session_count; i++)
-        for (const um_delivery *d = node->sessions[i]->controllers; d != NULL; d = d->next)
-            counters->order_map_entries += d->receiver == &subscription->core ? d->held_count : 0;
     memcpy(out, counters, sizeof *counters);
     um_reactor_unlock(subscription->receiving->reactor);
     return FIELDS(um_receiver_counters);

@@ -140,6 +140,7 @@ TEST("UM-10 UM-142", "live messages beyond the bound of the order map, or else o
     stream(f, 3000, false);
     CHECK(is_fetching(f));
     CHECK(f->delivery->held_count <= 100);
+    CHECK_EQ(f->delivery->receiver->counters.order_map_entries, f->delivery->held_count);
     CHECK_EQ(f->receiver.counters.late_join_not_cached, 2900);
     fetch_all(f);
     CHECK_EQ(f->delivered, f->sent);
@@ -147,6 +148,7 @@ TEST("UM-10 UM-142", "live messages beyond the bound of the order map, or else o
     stream(f, 5, true);
     stream(f, 2000, false);
     CHECK(f->delivery->held_count <= CELLS * 3 / 4);
+    CHECK_EQ(f->delivery->receiver->counters.order_map_entries, f->delivery->held_count);
     fetch_all(f);
     CHECK_EQ(f->delivered, f->sent);
     CHECK_EQ(f->lost, 0);

@@ -75,6 +75,7 @@ static inline um_reorder_entry *um_order_map_add(um_delivery *delivery, uint32_t
 {
     um_reorder_entry *entry = um_reorder_add(delivery->receiver->store, delivery->id, sqn);
     delivery->held_count += entry != NULL;
+    delivery->receiver->counters.order_map_entries += entry != NULL;
     return entry;
 }
 
@@ -82,6 +83,7 @@ static inline void um_order_map_remove(um_delivery *delivery, um_reorder_entry *
 {
     um_reorder_remove(delivery->receiver->store, entry);
     delivery->held_count--;
+    delivery->receiver->counters.order_map_entries--;
 }
 
 static inline um_reorder_entry *um_order_map_find_or_add(um_delivery *delivery, uint32_t sqn)
