@@ -69,7 +69,7 @@ class Point:
     delay_ns: int = 10 * US
     shows: Frames = plain
     is_at_receiver: bool = False
-    """What the first receiver loses does not pass here."""
+    """Datagrams that the first receiver loses do not pass here."""
     packets: list[Packet] = field(default_factory=list)
 
     @property

@@ -388,7 +388,9 @@ def test_gaps_and_copies_at_each_host(seen: Seen) -> None:
             and 0 < (loss.sqn - low) % WRAP < end - low
         ]
         assert missing[where] == len(never_came) or (kind == RANDOM and missing[where] > len(never_came))
-        assert copies.get(where, 0) == sum(session.duplicates.get(address, 0) for address in addresses)
+        again = sum(session.duplicates.get(address, 0) for address in addresses)
+        # A random world mangles datagrams: a copy with other bytes is none.
+        assert copies.get(where, 0) == again or (kind == RANDOM and copies.get(where, 0) > again)
         compared[kind] += 1
     assert compared.keys() == {PLANNED, STORMY, RANDOM}
 

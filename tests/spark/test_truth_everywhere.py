@@ -68,7 +68,7 @@ def followed(folder: Path, made: list[Scenario], **options: str) -> pa.Table:
 
 
 def test_live(tmp_path: Path) -> None:
-    """A stream reads each packet once, whatever parts of the files a batch finds."""
+    """A stream reads each packet once, wherever the files end when it looks."""
     made = scenarios()
     tables = tables_of(unpacked([followed(tmp_path, made)])[0])
     assert len(made) == len(SCENARIOS) >= 31

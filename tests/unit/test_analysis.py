@@ -532,11 +532,12 @@ def test_the_window_is_for_the_longest_round_trip() -> None:
     story = Story()
     story.stream(START, MS, 1, 1000)
     for sqn in (200, 300, 400, 500):
-        story.nak(START + sqn * MS, ONE, sqn)
-        story.again(START + sqn * MS + (37 * MS if sqn == 400 else MS), sqn)
-    story.nak(START + 600 * MS, TWO, 600)
-    story.nak(START + 690 * MS, TWO, 600)
-    story.again(START + 691 * MS, 600)
+        nak_ns = START + (sqn + 200) * MS
+        story.nak(nak_ns, ONE, sqn)
+        story.again(nak_ns + (37 * MS if sqn == 400 else MS), sqn)
+    story.nak(START + 800 * MS, TWO, 600)
+    story.nak(START + 890 * MS, TWO, 600)
+    story.again(START + 891 * MS, 600)
     chosen = asked_for(story)
     assert chosen["transport_lbtrm_nak_initial_backoff_interval"]["value"] == 91, "TWO's median"
     # The peak, for 91 + 3 * 91 + 2 * 37 ms: twice the slowest answer to a single NAK is below the initial back-off.
@@ -566,7 +567,9 @@ def test_waits_for_lost_repairs_are_no_times_of_the_path() -> None:
     story.nak(START + 1510 * MS, ONE, 1500)
     story.nak(START + 1520 * MS, ONE, 1500)
     story.again(START + 1521 * MS, 1500)
-    assert asked_for(story)["transport_lbtrm_nak_backoff_interval"]["value"] == 1
+    assert asked_for(story)["transport_lbtrm_nak_backoff_interval"]["value"] == 2, (
+        "the least with half of it above 0"
+    )
 
 
 def refused_story() -> Story:

@@ -157,6 +157,9 @@ def test_what_the_protocols_send_twice_is_no_copy(tmp_path: Path) -> None:
     facts = facts_of([str(path)])
     assert copies_in(facts) == 0
     assert tables_of(facts)["sessions"].select("status_messages", "ncfs").row(0) == (2, 2)
+    many = [of_receiver(status(at)) for at in range(60) for _ in range(2)]
+    path.write_bytes(pcap(timed(*sent[:20], *many, step_ns=10 * US)))
+    assert copies_in(facts_of([str(path)])) == 0, "a mirror shows the data twice, too"
 
 
 @pytest.mark.parametrize(("apart_ns", "copies"), [(0, 1), (99 * US, 1), (101 * US, 0)])

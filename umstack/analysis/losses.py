@@ -259,17 +259,23 @@ def refused_waits(rows: Rare) -> pl.DataFrame:
     """Return the losses whose second or later NAK the source refused because of its ignore interval: session, receiver,
     number, and the time since the receiver's NAK before (`wait_ns`).
 
-    A first NAK for a number that another receiver has just requested is refused by design, and is not returned.
+    A NAK for a number that another receiver has just requested is refused by design, and is not returned.
     """
     key, time = [*_RECEIVER, "copy", "sqn", "point"], pl.col("time_ns")
-    waited = rows.naks.sort("time_ns").with_columns(wait_ns=time - time.shift().over(key))
+    waited = rows.naks.sort("time_ns").with_columns(before_ns=time.shift().over(key), nak_ns=time)
     answers = rows.ignored.select(*_COPY, "sqn", "point", "time_ns").sort("time_ns")
     refused = answers.join_asof(
-        waited.select(*key, "time_ns", "wait_ns"),
+        waited.select(*key, "time_ns", "before_ns", "nak_ns"),
         on="time_ns",
         by=[*_COPY, "sqn", "point"],
         check_sortedness=False,
+    ).with_columns(wait_ns=pl.col("nak_ns") - pl.col("before_ns"))
+    # A retransmission that another receiver's NAK caused since then may still be on its way.
+    others = rows.naks.select(*_COPY, "sqn", other="receiver", other_ns="time_ns")
+    by_others = refused.join(others, [*_COPY, "sqn"]).filter(
+        (pl.col("other") != pl.col("receiver")) & pl.col("other_ns").is_between("before_ns", "nak_ns")
     )
+    refused = refused.join(by_others, [*key, "nak_ns"], "anti")
     return (
         refused.filter(pl.col("wait_ns").is_not_null())
         .group_by(*_RECEIVER, "sqn")

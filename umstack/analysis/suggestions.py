@@ -18,6 +18,9 @@ _SUSTAINABLE_SHARE = 0.8
 _LAST_BITS = 1e-12
 _REPEATING = 1.1
 """With more NAKs per loss than this, receivers re-NAK before a retransmission can have arrived."""
+_LOST_AGAIN = 0.02
+"""If more than this share of the retransmissions is lost, a longer back-off would delay recovery. Retransmissions are
+lost at least as often as first sendings."""
 
 
 def suggestions(
@@ -40,11 +43,23 @@ def suggestions(
     some = pl.col("lost") > 0
     initial = _at_least_one(_ceil((pl.col("burst_ns") + pl.col("usual_trip_ns")) / MS))
     # Back-offs are drawn from half to one and a half times the interval; half of this value is the repair time.
-    ignored = pl.when(pl.col("refused_wait_ns").is_not_null()).then(
+    # A NAK that was sent before the retransmission can have arrived is refused by design.
+    ignored = pl.when(pl.col("refused_wait_ns") > pl.col("repair_ns")).then(
         _at_least_one(_floor(pl.col("refused_wait_ns") / MS))
     )
-    backoff = pl.max_horizontal(initial, _ceil(2 * pl.col("repair_ns") / MS), 2 * ignored)
+    backoff = pl.max_horizontal(initial, _ceil(2 * pl.col("repair_ns") / MS), 2 * ignored, pl.lit(2.0))
     repeats = pl.col("repeats") > (_REPEATING - 1) * pl.col("lost")
+    # No option is suggested that would make recovery slower. A capture does not show the options in force, but the
+    # waits that they caused.
+    first_ms = (pl.col("first_wait_ns") - pl.col("usual_trip_ns")) / MS
+    again_ms = pl.col("retry_wait_ns") / MS
+    sooner = (initial < first_ms).fill_null(False)
+    is_lost_again = pl.max_horizontal(pl.col("lost_again") / pl.col("lost"), "loss_share") > _LOST_AGAIN
+    premature = repeats & ~is_lost_again.fill_null(False)
+    late = (backoff < again_ms).fill_null(False)
+    # The three intervals belong together: a NAK that comes sooner meets the end of a burst and is sent again.
+    renewed = sooner | premature | late | ignored.is_not_null()
+    half = pl.coalesce(ignored, _at_least_one(_floor(backoff / 2)))
     longest_trip = _ceil(pl.col("longest_trip_ns") / MS)
     waiting_ms = initial + _BACKOFFS * backoff + _ROUND_TRIPS * longest_trip
     known = _with_window(known.with_columns(waiting_ms=waiting_ms), sent)
@@ -54,8 +69,12 @@ def suggestions(
             "nak_initial_backoff_interval",
             initial,
             "ms",
-            "the longest burst of losses plus a round trip: datagrams that are only late cause no NAK",
-            some,
+            pl.format(
+                "the longest burst of losses plus a round trip: a first NAK then comes after about {} ms, not {}",
+                initial.cast(pl.Int64),
+                first_ms.round(1),
+            ),
+            sooner,
             "lost",
             "losing",
         ),
@@ -63,21 +82,37 @@ def suggestions(
             "nak_backoff_interval",
             backoff,
             "ms",
-            pl.when(ignored.is_null())
+            pl.when(ignored.is_not_null())
+            .then(pl.lit("twice the ignore interval, because a receiver waits only half of it at times"))
+            .when(late)
+            .then(
+                pl.format(
+                    "lost retransmissions are requested again after about {} ms, not {}",
+                    backoff.cast(pl.Int64),
+                    again_ms.round(1),
+                )
+            )
+            .when(premature)
             .then(pl.lit("retransmissions took longer than receivers waited before their next NAK"))
-            .otherwise(
-                pl.lit("twice the ignore interval, because a receiver waits only half of it at times")
-            ),
-            repeats | ignored.is_not_null(),
+            .otherwise(pl.lit("twice the usual time to a retransmission, and at least the initial back-off")),
+            renewed,
             "asked_again",
             "repeating",
         ),
         _choice(
             "ignore_interval",
-            ignored,
+            half,
             "ms",
-            "at most half of the back-off: the source refused NAKs for retransmissions that were lost",
-            ignored.is_not_null(),
+            pl.when(ignored.is_not_null())
+            .then(
+                pl.lit(
+                    "at most half of the back-off: the source refused NAKs for retransmissions that were lost"
+                )
+            )
+            .otherwise(
+                pl.lit("half of the back-off, so that the source refuses no NAK for a lost retransmission")
+            ),
+            renewed,
             "refused",
             "refusing",
         ),
@@ -166,8 +201,16 @@ def _known(
     """Return one row per session with the inputs of all rules."""
     key, trip, naks = list(SESSION), request_ns(), pl.col("naks")
     open_still = pl.col("repaired_ns").is_null()
-    answered = trip.filter(naks == 1)
-    about = lost.group_by(key).agg(
+    answered = pl.when(naks == 1).then(trip)
+    # A recovery that took longer than those with one NAK lost a retransmission, too.
+    usual = answered.quantile(0.99, "equiprobable").over(key)
+    is_lost_again = (naks > 1) & (trip > usual)
+    marked = lost.with_columns(
+        retry_wait_ns=pl.when(is_lost_again).then(trip / (naks - 1)),
+    )
+    about = marked.group_by(key).agg(
+        pl.col("retry_wait_ns").median(),
+        lost_again=pl.col("retry_wait_ns").count().cast(pl.Int64),
         lost=pl.len().cast(pl.Int64),
         asked_again=(naks > 1).sum().cast(pl.Int64),
         repeats=pl.max_horizontal(naks - 1, pl.lit(0, pl.Int64)).sum(),
@@ -185,10 +228,20 @@ def _known(
     )
     waits = latencies.group_by(key).agg(usual_trip_ns=pl.col("request_p50").max())
     whole = about
-    for more in (burst, waits, _volumes(sent), _lossy_rates(in_bursts, sent)):
+    for more in (burst, waits, _first_waits(lost), _volumes(sent), _lossy_rates(in_bursts, sent)):
         whole = whole.join(more, key, "left")
+    per_receiver = pl.col("lost") / pl.max_horizontal(pl.col("losing").list.len(), pl.lit(1))
+    whole = whole.with_columns(loss_share=per_receiver / pl.col("datagrams"))
     times = ("burst_ns", "usual_trip_ns", "longest_trip_ns", "repair_ns")
     return whole.with_columns(pl.col(name).fill_null(0) for name in times)
+
+
+def _first_waits(lost: pl.DataFrame) -> pl.DataFrame:
+    """Return by session the usual time from a sending to the first NAK for it. A NAK for a burst waited for the last
+    datagram of it."""
+    asked = lost.with_columns(first_wait_ns=pl.col("nak_ns") - pl.col("sent_ns"))
+    by_nak = asked.group_by(*SESSION, "receiver", "nak_ns").agg(pl.col("first_wait_ns").min())
+    return by_nak.group_by(list(SESSION)).agg(pl.col("first_wait_ns").median())
 
 
 def _refusals(refused: pl.DataFrame) -> pl.DataFrame:
@@ -220,12 +273,18 @@ def _volumes(sent: pl.DataFrame) -> pl.DataFrame:
     windows = (
         sent.filter(data > 0)
         .group_by(*SESSION, (start // _PEAK_NS).alias("window"))
-        .agg(bytes=data.sum(), first_ns=start.min(), last_ns=start.max())
+        .agg(
+            bytes=data.sum(),
+            datagrams=(pl.col("datagrams") - pl.col("retransmissions")).sum(),
+            first_ns=start.min(),
+            last_ns=start.max(),
+        )
     )
     span_s = (pl.col("last_ns").max() - pl.col("first_ns").min() + MS) / 1e9
     return windows.group_by(*SESSION).agg(
         peak_bytes_per_second=pl.col("bytes").max() * (1e9 / _PEAK_NS),
         mean_bytes_per_second=pl.col("bytes").sum() / span_s,
+        datagrams=pl.col("datagrams").sum(),
     )
 
 

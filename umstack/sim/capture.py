@@ -75,7 +75,7 @@ def write_capture(
         for point, direction in _seen_at(datagram):
             if point not in interfaces:
                 continue
-            head = head or _headers(datagram, count)
+            head = head or _headers(datagram, datagram.serial)
             packet.time_ns = start_ns + datagram.time_ns
             packet.interface_id = interfaces[point]
             packet.wire_bytes = len(head) + len(datagram.data)

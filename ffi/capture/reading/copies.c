@@ -72,17 +72,31 @@ static bool is_repeated(const um_copies *copies, const um_copied_packet *packet)
     return false;
 }
 
+/* Receivers send their short answers to the source, over multicast sessions as over others. */
+static bool is_evidence(const um_captured_frame *frame)
+{
+    enum { ANSWER_BYTES_MAX = 127, FIRST_GROUP = 224, LAST_GROUP = 239, IPV6_GROUP = 0xff };
+    uint8_t first = frame->destination[0];
+    bool is_group = frame->ip_version == 4 ? first >= FIRST_GROUP && first <= LAST_GROUP : first == IPV6_GROUP;
+    return is_group || frame->payload_bytes > (frame->status == UM_CAPTURED_TCP ? 0 : ANSWER_BYTES_MAX);
+}
+
 um_copy_found um_copies_take(um_copies *copies, const um_capture_packet *packet, const um_captured_frame *frame)
 {
     if (!is_compared(packet, frame))
         return (um_copy_found){false, false};
-    um_copied_packet taken = {fingerprint_of(frame), packet->time_ns, packet->interface, 0};
+    um_copied_packet taken = {.fingerprint = fingerprint_of(frame),
+                              .time_ns = packet->time_ns,
+                              .interface = packet->interface,
+                              .is_evidence = is_evidence(frame)};
     um_copy_found found = {.is_repeated = is_repeated(copies, &taken),
                            .is_mirrored = copies->repeated_count >= UM_COPIES_MIRRORED_MIN &&
-                                          3 * copies->repeated_count >= count_compared(copies)};
+                                          3 * copies->repeated_count >= copies->evidence_count};
     taken.is_repeated = found.is_repeated;
     um_copied_packet *slot = &copies->packets[copies->packet_count++ % UM_COPIES_PACKETS_MAX];
-    copies->repeated_count += taken.is_repeated - slot->is_repeated;
+    copies->evidence_count += (uint32_t)taken.is_evidence - (uint32_t)slot->is_evidence;
+    copies->repeated_count +=
+        (uint32_t)(taken.is_evidence && taken.is_repeated) - (uint32_t)(slot->is_evidence && slot->is_repeated);
     *slot = taken;
     return found;
 }

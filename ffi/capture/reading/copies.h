@@ -24,7 +24,7 @@ enum {
     UM_COPIES_PACKETS_MAX = 128, /* a power of two */
     UM_COPIES_WITHIN_NS = 100000,
     UM_COPIES_PAYLOAD_BYTES = 128, /* bytes of the payload that are compared */
-    UM_COPIES_MIRRORED_MIN = 2,    /* repeated packets that are a mirror's, if every third packet is repeated */
+    UM_COPIES_MIRRORED_MIN = 2,    /* repeated packets that are a mirror's, if every third is repeated */
 };
 
 /* A packet that later ones are compared with. */
@@ -32,11 +32,13 @@ typedef struct um_copied_packet {
     uint64_t fingerprint; /* of its bytes */
     int64_t time_ns;
     int32_t interface;
-    uint32_t is_repeated; /* 0 or 1 */
+    bool is_repeated;
+    bool is_evidence; /* of a mirror, if it is repeated: not a short answer of a receiver */
 } um_copied_packet;
 
 typedef struct um_copies {
-    uint64_t repeated_count; /* of the packets below */
+    uint32_t evidence_count; /* of the packets below; the next one, too */
+    uint32_t repeated_count; /* of these */
     uint64_t packet_count;   /* number of the next packet; packet i is at i % UM_COPIES_PACKETS_MAX */
     um_copied_packet packets[UM_COPIES_PACKETS_MAX];
 } um_copies;
