@@ -73,9 +73,9 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _useless() -> bytes:
-    """A datagram that is NAKed once and retransmitted three times, and one retransmitted without a NAK."""
+    """A datagram that is NAKed once and retransmitted three times, one retransmitted without a NAK, and one seen twice."""
     asks = ethernet(ipv4(udp(nak(5), 14400, 14390), "10.0.0.2", SOURCE))
-    frames = [frame(data(sqn, message(1, sqn, bytes(200)))) for sqn in range(20)]
+    frames = [frame(data(sqn, message(1, sqn, bytes(200)))) for sqn in (*range(20), 3)]
     frames += [asks, *(frame(data(sqn, message(1, sqn, bytes(200)), flags=_AGAIN)) for sqn in (5, 5, 5, 7))]
     return pcap(Packet(START_NS + at * MS, one) for at, one in enumerate(frames))
 
@@ -119,6 +119,7 @@ def test_one_window_over_everything_has_the_findings_of_the_report(
         "useless-repairs",
         "refused",
         "duplicates",
+        "copies",
         "bursts",
     } <= topics
     assert {"topics", "fill", "ip-fragments", "latency", "suggestion", "malformed", "recovery-tcp"} <= topics
