@@ -73,7 +73,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _useless() -> bytes:
-    """A datagram that is NAKed once and retransmitted three times, one retransmitted without a NAK, and one seen twice."""
+    """A datagram NAKed once and retransmitted three times, one retransmitted without a NAK, and one seen twice."""
     asks = ethernet(ipv4(udp(nak(5), 14400, 14390), "10.0.0.2", SOURCE))
     frames = [frame(data(sqn, message(1, sqn, bytes(200)))) for sqn in (*range(20), 3)]
     frames += [asks, *(frame(data(sqn, message(1, sqn, bytes(200)), flags=_AGAIN)) for sqn in (5, 5, 5, 7))]

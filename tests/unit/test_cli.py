@@ -74,7 +74,7 @@ def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "expected", "status"),
-    [(["report", "--json"], "Missing argument", 2), (["decode", "none.pcap", "--json"], "none.pcap", None)],
+    [(["report", "--json"], "Missing option", 2), (["decode", "none.pcap", "--json"], "none.pcap", None)],
 )
 def test_an_error_is_reported_although_its_json_cannot_be_written(
     arguments: list[str], expected: str, status: int | None
