@@ -84,7 +84,8 @@ class Ledger:
                 "misnumbered",
                 f"{where}: message {stamp.number} follows {stream.last_number} with {stream.lost_since} lost",
             )
-        left_out = 0 if stream.last_number is None else stamp.number - stream.last_number - 1
+        # How many messages were lost before the first one is unknown; each has at least one fragment that is named.
+        left_out = stream.lost_since if stream.last_number is None else stamp.number - stream.last_number - 1
         if stream.unnamed_since > left_out * (FRAGMENTS_MAX - 1) or (
             stream.unnamed_since and not stream.lost_since
         ):

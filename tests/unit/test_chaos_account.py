@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from tests.chaos.ledger import Ledger
+from tests.chaos.ledger import FRAGMENTS_MAX, Ledger
 from tests.chaos.payloads import payload
 from tests.chaos.plan import make_plan
 from tests.chaos.recorded import check_recording
 from umstack import BurstLoss, EndOfSession, Event, Message, UnrecoverableLoss
+from umstack.sim import SECOND, Kind, Row, Type, World
 
 ONE, OTHER = b"incarnat", b"restarte"
 SOURCE, NEXT_SOURCE = "LBTRM:one[1]", "LBTRM:two[1]"
@@ -44,6 +45,10 @@ RIGHT: dict[str, list[Event]] = {
         message(5),
     ],
     "lost at first": [BurstLoss("t", SOURCE, 90, 99), message(0), message(1)],
+    "one fragment of the first message is lost, and a later one arrives": [
+        UnrecoverableLoss("t", SOURCE, 98),
+        message(0),
+    ],
     "fragments": [
         message(0),
         message(1, first_sequence_number=101, sequence_number=103),
@@ -62,6 +67,10 @@ RIGHT: dict[str, list[Event]] = {
 WRONG: dict[str, tuple[str, list[Event]]] = {
     "a message is missing": ("missing", [message(0), message(2)]),
     "a message is repeated": ("repeated", [message(0), message(0)]),
+    "more is missing before the first message than the fragments of one": (
+        "missing",
+        [UnrecoverableLoss("t", SOURCE, 100 - FRAGMENTS_MAX - 1), message(0)],
+    ),
     "messages are swapped": ("missing", [message(0), message(2), message(1)]),
     "one byte is altered": ("altered", [message(0, data=payload(ONE, 0, 200)[:-1] + b"?")]),
     "a message is cut": ("altered", [message(0, data=payload(ONE, 0, 200)[:-1])]),
@@ -98,6 +107,32 @@ def test_what_is_allowed_is_no_finding(rows: list[Event]) -> None:
 def test_each_rule_finds_its_fault(kind: str, rows: list[Event]) -> None:
     """A fault of a single row is reported by the rule that it breaks."""
     assert kind in findings(*rows)
+
+
+def test_a_first_message_that_loses_a_fragment_is_no_finding() -> None:
+    """A real receiver names the lost fragment of the first message it sees and drops the later ones unnamed."""
+    with World() as world:
+        source = world.host().session(datagram_max_bytes=1472).source()
+        subscriber = world.host()
+        receiver = subscriber.receiver()
+        receiver.join(source)
+        world.rule("drop", Type.DATA, receiver=subscriber, sqns=1)
+        for number, length in ((0, 4000), (1, 200)):
+            source.send(payload(ONE, number, length), flush=True)
+        world.run_for(60 * SECOND)
+        source.send(payload(ONE, 2, 200), flush=True)
+        world.run_for(SECOND)
+        rows = receiver.rows
+    losses = [row.sequence_number for row in rows if row.kind is Kind.UNRECOVERABLE_LOSS]
+    messages = [row.sequence_number for row in rows if row.kind is Kind.MESSAGE]
+    assert (losses, messages) == ([1], [3, 4])
+    events: dict[Kind, Callable[[Row], Event]] = {
+        Kind.UNRECOVERABLE_LOSS: lambda row: UnrecoverableLoss("t", SOURCE, row.sequence_number),
+        Kind.MESSAGE: lambda row: Message(
+            row.payload, "t", SOURCE, row.sequence_number, row.first_sequence_number, 0, 0, 0, 200
+        ),
+    }
+    assert findings(*(events[row.kind](row) for row in rows if row.kind in events)) == []
 
 
 def test_positions_count_what_is_delivered_or_named() -> None:
