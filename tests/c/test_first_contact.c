@@ -32,6 +32,20 @@ TEST("", "an address that never answers gets a few attempts, then intervals that
     free(contacts);
 }
 
+TEST("", "no interval is longer than ten seconds")
+{
+    um_first_contacts *contacts = zeroed(sizeof *contacts);
+    int64_t last_ns = 0, longest_ns = 0;
+    for (int64_t now_ns = 0; now_ns < 120 * (int64_t)NS_PER_S; now_ns += 10 * NS_PER_MS) {
+        if (wait_ns(contacts, VICTIM, LIAR, now_ns) != 0)
+            continue;
+        longest_ns = now_ns - last_ns > longest_ns ? now_ns - last_ns : longest_ns;
+        last_ns = now_ns;
+    }
+    CHECK_EQ(longest_ns, 10 * (int64_t)NS_PER_S);
+    free(contacts);
+}
+
 TEST("", "forged advertisers, each a new one, get a target more attempts, then intervals that double")
 {
     um_first_contacts *contacts = zeroed(sizeof *contacts);
@@ -82,6 +96,19 @@ TEST("", "all advertisers together share a larger budget")
     CHECK_EQ(wait_ns(contacts, VICTIM, VICTIM, 10 * (int64_t)NS_PER_S), 0);
     CHECK_EQ(wait_ns(contacts, 1000, 1000, 10 * (int64_t)NS_PER_S),
              0); /* lies named it before: its own first is free */
+    free(contacts);
+}
+
+TEST("", "a budget grows at its rate, even if it is used at intervals that are no multiple of its step")
+{
+    um_first_contacts *contacts = zeroed(sizeof *contacts);
+    CHECK_EQ(attempts_until(contacts, 1000, 500, LIAR, 1, 3), 500 + UM_CONTACT_BUDGET_MAX);
+    int64_t step_ns = 3 * (int64_t)NS_PER_S / UM_CONTACT_BUDGET_PER_S / 2, until_ns = 6 * (int64_t)NS_PER_S;
+    uint32_t made = 0;
+    for (int64_t now_ns = step_ns; now_ns <= until_ns; now_ns += step_ns)
+        for (uint32_t i = 0; i < 500; i++)
+            made += wait_ns(contacts, 1000 + i, LIAR, now_ns) == 0;
+    CHECK(made >= 6 * UM_CONTACT_BUDGET_PER_S - 1 && made <= 6 * UM_CONTACT_BUDGET_PER_S);
     free(contacts);
 }
 

@@ -1,6 +1,7 @@
 /* The states of a queue whose reader is slow, with fabricated times: open, closed, holding, cut loose, open again
  * (core/delivery/message_queue.h), beside a healthy queue of the same session. */
 #include "core/delivery/delivery_controller.h"
+#include "core/delivery/slow_reader.h"
 #include "core/receiver/node.h"
 #include "core/receiver/receiver_session.h"
 #include "support.h"
@@ -306,6 +307,71 @@ TEST("W8", "a cut returns the reorder buffer's memory of messages behind a gap")
     step(f, true);
     CHECK_EQ(f->receivers[SLOW].counters.cut_loose, 1);
     CHECK_EQ(f->node.store.entries_used, 0);
+    close_session(f);
+}
+
+/* Asks whether the messages of the slow topic cut its queue loose, which must then change nothing. */
+static void check_fills_nothing(slow_fixture *f)
+{
+    enum um_queue_state before = f->queues[SLOW].state;
+    CHECK(!um_slow_reader_fills_the_buffer(&f->deliveries[SLOW]));
+    CHECK_EQ(f->queues[SLOW].state, before);
+}
+
+TEST("W8", "a reorder buffer that runs short cuts a holding queue loose, but only if messages wait for the queue")
+{
+    slow_fixture *f = open_session(TOPICS, HOLD_NS);
+    um_delivery *slow = &f->deliveries[SLOW];
+    um_message_queue *queue = &f->queues[SLOW];
+    step_until(f, UM_QUEUE_HOLDING, true);
+    f->topic_sqns[SLOW]++; /* lost */
+    check_fills_nothing(f);
+    for (uint32_t i = 0; i < ENTRIES && um_reorder_has_quarter_free(&f->node.store); i++)
+        receive_message(f, SLOW);
+    CHECK(!um_reorder_has_quarter_free(&f->node.store));
+    CHECK_EQ(queue->state, UM_QUEUE_HOLDING);
+    queue->state = UM_QUEUE_CLOSED;
+    check_fills_nothing(f);
+    queue->state = UM_QUEUE_HOLDING;
+    slow->is_starved = false; /* its messages wait for a missing one */
+    check_fills_nothing(f);
+    slow->is_starved = true;
+    enum um_delivery_state running = slow->state;
+    slow->state = UM_DELIVERY_ENDING;
+    check_fills_nothing(f);
+    slow->state = running;
+    receive_message(f, SLOW);
+    CHECK_EQ(queue->state, UM_QUEUE_CUT_LOOSE);
+    CHECK_EQ(f->node.store.entries_used, 0);
+    close_session(f);
+}
+
+TEST("W8", "a cut that dropped nothing ends without a row")
+{
+    slow_fixture *f = open_session(TOPICS, HOLD_NS);
+    step(f, true);
+    um_delivery *healthy = &f->deliveries[HEALTHY];
+    um_slow_reader_cut(healthy);
+    CHECK_EQ(um_slow_reader_resume(healthy, f->now_ns), UM_SLOW_READER_RESUMES);
+    CHECK(!healthy->is_cut_loose);
+    CHECK_EQ(um_queue_take(&f->queues[HEALTHY], 1).count, 0);
+    CHECK_EQ(f->receivers[HEALTHY].counters.cut_loose_messages, 0);
+    close_session(f);
+}
+
+TEST("W8", "a cut lasts until a whole block is free, so that its row and the loss behind it fit")
+{
+    slow_fixture *f = open_session(1, HOLD_NS);
+    um_delivery *slow = &f->deliveries[SLOW];
+    for (uint32_t i = 0; i < ENTRIES && um_queue_has_free_blocks(&f->queues[SLOW], 1); i++)
+        receive_message(f, SLOW);
+    CHECK(!slow->is_starved); /* the last block has space for more rows */
+    f->topic_sqns[SLOW]++;    /* lost */
+    receive_message(f, SLOW);
+    um_slow_reader_cut(slow);
+    CHECK_EQ(um_slow_reader_resume(slow, f->now_ns), UM_SLOW_READER_WAITS);
+    CHECK(slow->is_cut_loose && slow->is_starved);
+    CHECK_EQ(f->receivers[SLOW].counters.cut_loose_messages, 0);
     close_session(f);
 }
 

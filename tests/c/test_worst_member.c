@@ -235,6 +235,56 @@ TEST("UM-122", "a report after the next data names the retransmissions of member
     session_close(f);
 }
 
+TEST("UM-122", "a retransmission younger than the interval waits for the next report, a whole interval later")
+{
+    enum { INTERVAL_US = 25, US = 1000 };
+    um_source_session_config config = guarded_config();
+    config.adaptive_timers = UM_ADAPTIVE_IGNORE;
+    fixture *f = guarded_session(config, 200);
+    um_repair_report report = {0};
+    become_member(f, HONEST);
+    f->from = HONEST;
+    nak_one(f, 100);
+    f->now_ns += INTERVAL_US / 2 * US;
+    nak_one(f, 101);
+    f->now_ns += (INTERVAL_US - INTERVAL_US / 2) * US;
+    CHECK_EQ(reports_after_data(f, &report), 1);
+    CHECK_EQ(report.count, 1);
+    CHECK_EQ(report.entries[0].sqn, 100);
+    f->now_ns += (INTERVAL_US - 1) * US;
+    CHECK_EQ(reports_after_data(f, &report), 0);
+    f->now_ns += US;
+    CHECK_EQ(reports_after_data(f, &report), 1);
+    CHECK_EQ(report.count, 1);
+    CHECK_EQ(report.entries[0].sqn, 101);
+    session_close(f);
+}
+
+TEST("UM-122", "no report names a datagram whose retransmission is queued, or was never sent")
+{
+    um_source_session_config config = guarded_config();
+    config.adaptive_timers = UM_ADAPTIVE_IGNORE;
+    fixture *f = guarded_session(config, 200);
+    um_repair_report report = {0};
+    become_member(f, HONEST);
+    f->from = HONEST;
+    nak(f, (const uint32_t[]){100, 101}, 2);
+    um_sent *queued = um_source_session_sent(f->session, 100), *unsent = um_source_session_sent(f->session, 101);
+    queued->is_queued = 1;
+    unsent->answered_ns = INT64_MIN;
+    f->now_ns += NS_PER_S;
+    CHECK_EQ(reports_after_data(f, &report), 0);
+    CHECK_EQ(f->session->pending_reports.count, 1);
+    queued->is_queued = 0;
+    queued->answered_ns = f->now_ns;
+    f->now_ns += NS_PER_S;
+    CHECK_EQ(reports_after_data(f, &report), 1);
+    CHECK_EQ(report.count, 1);
+    CHECK_EQ(report.entries[0].sqn, 100);
+    CHECK_EQ(report.entries[0].age_ns, NS_PER_S);
+    session_close(f);
+}
+
 TEST("UM-129", "with a configured ignore interval nothing is reported")
 {
     fixture *f = guarded_session(guarded_config(), 200);

@@ -216,6 +216,28 @@ def test_truncate_removes_what_is_before(tmp_path: Path) -> None:
     assert numbers(reader, 400) == list(range(400, 405))
 
 
+def test_an_empty_last_segment_keeps_its_offset(tmp_path: Path) -> None:
+    """A writer that is killed before its first row behind removed segments leaves the offset of that row."""
+    fill(tmp_path, *[20] * 20, segment_bytes=2000)
+    last = sorted(tmp_path.glob("*.index"), key=lambda path: int(path.stem))[-1]
+    JournalReader(tmp_path).truncate(400)
+    last.write_bytes(b"")
+    for _ in range(3):  # a writer that appends nothing
+        with Journal(tmp_path, SCHEMA) as journal:
+            assert journal.end == int(last.stem)
+    fill(tmp_path, 5)
+    assert JournalReader(tmp_path).end == int(last.stem) + 5
+
+
+def test_the_newest_batch_is_read_however_few_bytes_are_asked_for(tmp_path: Path) -> None:
+    """A window of bytes begins at a batch, and always includes the last one."""
+    fill(tmp_path, 10, 20, 30)
+    reader = JournalReader(tmp_path)
+    last_bytes, two_bytes = reader.size_bytes(30), reader.size_bytes(10)
+    asked = (0, last_bytes - 1, last_bytes, two_bytes - 1, two_bytes, 10 * two_bytes)
+    assert [reader.offset_before_end(count) for count in asked] == [30, 30, 30, 30, 10, 0]
+
+
 def test_the_size_is_bounded(tmp_path: Path) -> None:
     """With a size given the oldest segments make space, and it is never much exceeded."""
     with Journal(tmp_path, SCHEMA, max_bytes=40_000) as journal:

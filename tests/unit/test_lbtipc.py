@@ -540,6 +540,18 @@ def test_peers_that_say_nothing_do_not_keep_receivers_out(sending: Context, rece
                 raw.close()
 
 
+def test_peers_that_left_without_a_word_displace_nobody(sending: Context, receiving: Context) -> None:
+    """Only connections that are still open count for the 64 places of those without a HELLO."""
+    source, receiver = connected(sending, receiving, "left")
+    with source, receiver:
+        for _ in range(70):
+            RawReceiver(source.transport).close()
+        wait_for(lambda: source.stats()["connections_refused"] == 70, "all are closed")
+        with RawReceiver(source.transport) as silent, RawReceiver(source.transport) as other:
+            other.attach()
+            silent.attach()
+
+
 def _follow(receiving: Context, raw: RawSource, topic: str) -> Receiver:
     """Return a receiver that is mapped to the simulated source as if by an advertisement."""
     receiver = receiving.receiver(topic)

@@ -219,6 +219,14 @@ def test_an_idle_client_is_forgotten() -> None:
     assert relay.clients == [B]
 
 
+def test_an_idle_client_saves_no_more_than_a_second_of_its_rate() -> None:
+    """A burst after a long pause is bounded like any other."""
+    relay = Relay(RelayPolicy(client_timeout_s=100, client_datagrams_per_second=10))
+    join(relay, A, 0)
+    fates = [relay.received(QUERY, A, 60 * SECOND) for _ in range(30)]
+    assert fates.count(Fate.RELAYED) == 10
+
+
 def test_a_relay_is_bounded() -> None:
     """Bad input: too many clients, disallowed senders, too many datagrams of one client, and datagrams that
     are not topic resolution are dropped.
@@ -343,6 +351,33 @@ def serving(port: int = 0) -> Iterator[RelayServer]:
         finally:
             server.stop()
             thread.join()
+
+
+def _joined(server: RelayServer, ends: ExitStack) -> socket.socket:
+    """Return the socket of a new client of a daemon."""
+    client = ends.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    client.settimeout(SECONDS)
+    client.connect(server.address)
+    client.send(KEEPALIVE)
+    challenge = decode_keepalive(client.recv(2048))
+    assert challenge is not None
+    client.send(encode_keepalive(KeepaliveKind.RESPONSE, challenge[1]))
+    answer = decode_keepalive(client.recv(2048))
+    assert answer is not None
+    assert answer[0] is KeepaliveKind.ANSWER
+    return client
+
+
+def test_a_client_gets_every_datagram_but_its_own() -> None:
+    """A datagram is relayed to the other clients; the next one that its sender receives is another client's."""
+    first_query, second_query = (encode(ResolutionDatagram(queries=(name,))) for name in ("first", "second"))
+    with serving() as server, ExitStack() as ends:
+        first, second, third = (_joined(server, ends) for _ in range(3))
+        first.send(first_query)
+        assert (second.recv(2048), third.recv(2048)) == (first_query, first_query)
+        second.send(second_query)
+        assert (first.recv(2048), third.recv(2048)) == (second_query, second_query)
+        wait_for(lambda: server.relay.counters.datagrams_relayed == 4, "two clients each")
 
 
 def unicast(*servers: RelayServer, **options: int) -> Context:
