@@ -136,6 +136,18 @@ def test_an_id_that_is_used_again_starts_another_datagram(tmp_path: Path) -> Non
     assert of_fragments(notes) == []
 
 
+def test_an_id_of_a_closed_datagram_continues_the_open_one(tmp_path: Path) -> None:
+    """The given-up start of an id does not hide the later datagram with this id, wherever the table holds it."""
+    old, new = pieces(datagram(5), 1000, ident=0), pieces(datagram(6), 1000, ident=0)
+    others = [frame for n in range(1, 64) for frame in pieces(datagram(n + 10), ident=n)]
+    packets = timed([*others[:80], old[0], *others[80:]], 1000)
+    packets += [Packet(START_NS + 2000 * MS + i * MS, frame) for i, frame in enumerate(new)]
+    rows, notes = read(tmp_path / "a.pcap", pcap(packets))
+    assert [row["transport_sqn"] for row in rows if row["status"] == "IP fragment"] == [5]
+    assert [row["transport_sqn"] for row in rows if row["status"] == "ok"] == [*range(11, 74), 6]
+    assert len(of_fragments(notes)) == 1
+
+
 def test_time_is_bounded(tmp_path: Path) -> None:
     """Fragments more than a second apart do not belong together; less do."""
     for step_ms, expected in ((900, ["ok"]), (1100, ["IP fragment", "IP fragment"])):
