@@ -201,6 +201,10 @@ class RecordStream:
         self._numbers[0] += 1
         return self._record(0, messages, number)
 
+    def leave_out(self, count: int) -> None:
+        """Number the next record of ours as if `count` more had been sent; the numbers have 64 bits."""
+        self._numbers[0] = (self._numbers[0] + count) % 2**64
+
     def opened(self, record: bytes) -> bytes:
         """Return the messages of the peer's next record; asserts that the record is correct."""
         number = self._numbers[1]

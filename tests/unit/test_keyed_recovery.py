@@ -182,6 +182,20 @@ def _with_one_left_out(asker: Asker) -> None:
     asker.send(asker.tags.seal(asker.range_request()))
 
 
+def _before_the_first(asker: Asker) -> None:
+    """The record one place before the first: all 64 bits of its number are set."""
+    asker.greet()
+    asker.tags.leave_out(2**64 - 1)
+    asker.send(asker.tags.seal(asker.range_request()))
+
+
+def _with_the_lower_half_only(asker: Asker) -> None:
+    """A record with the same lower half of its number, whose nonce is that of a record 2^32 - 1 places later."""
+    asker.greet()
+    asker.tags.leave_out(2**32 - 1)
+    asker.send(asker.tags.seal(asker.range_request()))
+
+
 def _reflected(asker: Asker) -> None:
     asker.greet()
     asker.send(asker.tags.seal(asker.range_request()))
@@ -200,6 +214,8 @@ def _reflected(asker: Asker) -> None:
         (_reflected, {}, "wrong"),
         (_twice, {}, "replayed"),
         (_with_one_left_out, {}, "replayed"),
+        (_before_the_first, {}, "replayed"),
+        (_with_the_lower_half_only, {}, "wrong"),
     ],
 )
 def test_a_source_ends_a_connection_without_the_right_tags(
