@@ -165,6 +165,18 @@ static int64_t send_now_ns(um_publication *publication)
     return publication->core.has_send_time ? precise_now_ns(publication) : um_clock_coarse_ns();
 }
 
+/* Reports the receivers that drop a message because it is too long for them. */
+static void note_length(um_publication *publication, uint32_t length)
+{
+    um_source_session *core = &publication->session->core;
+    if (UM_LIKELY(!um_source_session_may_be_too_long(core, length)))
+        return;
+    int64_t now_ns = um_clock_ns();
+    um_lock_acquire(&core->sender_lock);
+    um_source_session_note_too_long(core, publication->core.topic_index, length, now_ns);
+    um_lock_release(&core->sender_lock);
+}
+
 static int64_t send_one(um_publication *publication, const char *data, uint32_t length, uint32_t flags,
                         int64_t timeout_ns)
 {
@@ -186,6 +198,8 @@ int64_t um_publication_send(um_publication *publication, const char *data, uint3
     if (!um_gate_enter(&publication->gate))
         return UM_CLOSED;
     int64_t result = send_one(publication, data, length, flags, timeout_ns);
+    if (result >= 0)
+        note_length(publication, length);
     um_gate_leave(&publication->gate);
     return result;
 }
@@ -210,6 +224,8 @@ static int64_t send_with(um_publication *publication, const char *data, uint32_t
         if (actions != 0)
             after_publishing(publication, actions, (flags & UM_SEND_FLUSH) || result < 0);
     } while (is_held_back(result) && wait_held_back(publication, &wait, now_ns));
+    if (result >= 0)
+        note_length(publication, length);
     um_gate_leave(&publication->gate);
     return result;
 }
@@ -309,6 +325,16 @@ static int64_t send_many(um_publication *publication, const char *data, const ui
     return done > 0 ? (int64_t)done : result;
 }
 
+static uint32_t longest_of(const uint32_t *lengths, const int32_t *offsets, uint32_t count)
+{
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t length = lengths ? lengths[i] : (uint32_t)(offsets[i + 1] - offsets[i]);
+        longest = length > longest ? length : longest;
+    }
+    return longest;
+}
+
 int64_t um_publication_send_many(um_publication *publication, const char *data, uint64_t data_bytes,
                                  const uint32_t *lengths, const int32_t *offsets, uint32_t count, uint32_t flags,
                                  int64_t timeout_ns)
@@ -318,6 +344,8 @@ int64_t um_publication_send_many(um_publication *publication, const char *data, 
     if (!um_gate_enter(&publication->gate))
         return UM_CLOSED;
     int64_t result = send_many(publication, data, lengths, offsets, count, flags, timeout_ns);
+    if (result > 0 && um_source_session_may_be_too_long(&publication->session->core, UINT32_MAX))
+        note_length(publication, longest_of(lengths, offsets, (uint32_t)result));
     um_gate_leave(&publication->gate);
     return result;
 }

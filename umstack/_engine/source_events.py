@@ -31,6 +31,7 @@ _KINDS = {
     lib.UM_SOURCE_RECEIVER_CUT_LOOSE: "receiver_cut_loose",
     lib.UM_SOURCE_PATH_CHANGED: "path_mtu_changed",
     lib.UM_SOURCE_CLOCK_SET_BACK: "clock_set_back",
+    lib.UM_SOURCE_MESSAGE_TOO_LONG: "message_too_long",
 }
 _INTERFACE = "interface_"
 _ORDINARY = ("receiver_known", "receiver_gone", "receiver_returned", "connect", "disconnect")
@@ -58,6 +59,8 @@ class ReceiverEvent(NamedTuple):
     - receiver_cut_off: the source no longer answers its NAKs.
     - receiver_loses: it NAKs messages that have left the transmission window; over TCP, source-paced: it is too slow.
     - receiver_gave_up: it lost datagrams for good (at most one event per receiver in 10 s).
+    - message_too_long (LBT-RM, LBT-RU): it drops a message that was sent, because it is longer than
+      `receiver_maximum_message_length` there (at most one event per receiver in 10 s).
     - receiver_known: flow control includes it from now on; with flow_control none: its first status message arrived.
     - receiver_gone: it left or timed out. Only flow control detects this.
     - connect, disconnect (LBT-RU, TCP, LBT-IPC): the source starts or stops sending data to it.
@@ -79,6 +82,7 @@ class ReceiverEvent(NamedTuple):
     - receiver_noisy, receiver_cut_off: NAKs ignored in total.
     - receiver_loses: such NAKs in total; over TCP: messages lost in total.
     - receiver_gave_up: such datagrams in total.
+    - message_too_long: bytes of the longest message that it accepts.
     - connect, disconnect: receivers that are connected after the event.
     - path_mtu_changed: bytes of the longest datagrams that the source sends from now on.
     - clock_set_back: nanoseconds by which the clock was set back.

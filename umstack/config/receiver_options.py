@@ -302,7 +302,8 @@ class ReceiverOptions:
         minimum=1,
         maximum=2**30,
         doc="A longer message is dropped and counted, so that a forged length costs no memory. The default is the "
-        "longest message of a source with default options.",
+        "longest message of a source with default options. Sources over LBT-RM and LBT-RU log a longer message that "
+        "they send, with this receiver and its limit.",
     )
 
     source_notification: bool = option(

@@ -1,7 +1,7 @@
-/* The topics of a session, reported to its source behind status messages (core/wire/topic_report.h). Status messages
- * may be lost, so topics are reported again and again, in rounds: up to UM_TOPIC_REPORT_TOPICS_MAX topics with each
- * message, those that were never reported first and without delay. A session with no more topics than that reports all
- * of them each time.
+/* The topics of a session and the longest messages that their receivers accept, reported to its source behind status
+ * messages (core/wire/topic_report.h). Status messages may be lost, so topics are reported again and again, in rounds:
+ * up to UM_TOPIC_REPORT_TOPICS_MAX topics with each message, those that were never reported first and without delay. A
+ * session with no more topics than that reports all of them each time.
  *
  * Threads: the context lock. Memory: the session's. Complexity: linear in the topics. Errors: none.
  */

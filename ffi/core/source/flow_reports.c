@@ -160,7 +160,7 @@ static void note_topics(um_source_session *session, um_address from, const um_pa
         return;
     um_receiver_account *account = um_accounting_of(&session->accounting, from, now_ns);
     if (account != NULL)
-        um_accounting_on_topics(account, is_leaving ? NULL : &report);
+        um_accounting_on_topics(&session->accounting, account, is_leaving ? NULL : &report);
 }
 
 /* With fixed timing, a session that has never sent sends nothing, as Ultra Messaging's (UM-74). */

@@ -2,7 +2,7 @@
 
 enum { ACTIVE_NS = 1000000000 };
 
-/* A member that was idle for this long has gone: it restarted, with another address. */
+/* A receiver that was idle for this long has gone: it restarted, with another address. */
 static const int64_t GONE_NS = 120000000000;
 
 static bool is_replaceable(const um_receiver_account *account, int64_t now_ns)
@@ -24,6 +24,7 @@ static um_receiver_account *idle_longest(um_receiver_accounting *accounting, int
 void um_accounting_init(um_receiver_accounting *accounting, void *memory)
 {
     accounting->topic_memory = memory;
+    atomic_init(&accounting->message_max_bytes, UINT32_MAX);
 }
 
 static void forget_topics(um_receiver_account *account)
@@ -37,12 +38,25 @@ static void forget_topics(um_receiver_account *account)
 static bool is_same(const um_receiver_account *account, const um_topic_report *report)
 {
     for (uint32_t i = 0; i < report->count; i++)
-        if (!um_topic_filter_has(&account->topics, report->topics[i]))
+        if (!um_topic_filter_has(&account->topics, report->topics[i].topic_index))
             return false;
     return account->topics.count == report->count;
 }
 
-void um_accounting_on_topics(um_receiver_account *account, const um_topic_report *report)
+static void note_topic(um_receiver_accounting *accounting, um_receiver_account *account, um_reported_topic topic)
+{
+    if (!um_topic_filter_add(&account->topics, topic.topic_index)) {
+        account->is_overfull = true;
+        return;
+    }
+    account->message_max_bytes[um_topic_filter_place(&account->topics, topic.topic_index)] = topic.message_max_bytes;
+    if (topic.message_max_bytes != 0 &&
+        topic.message_max_bytes < atomic_load_explicit(&accounting->message_max_bytes, memory_order_relaxed))
+        atomic_store_explicit(&accounting->message_max_bytes, topic.message_max_bytes, memory_order_relaxed);
+}
+
+void um_accounting_on_topics(um_receiver_accounting *accounting, um_receiver_account *account,
+                             const um_topic_report *report)
 {
     if (account->topics.slots == NULL)
         return;
@@ -50,7 +64,16 @@ void um_accounting_on_topics(um_receiver_account *account, const um_topic_report
     if (report == NULL || (report->is_first && !is_same(account, report)))
         forget_topics(account);
     for (uint32_t i = 0; report != NULL && i < report->count; i++)
-        account->is_overfull |= !um_topic_filter_add(&account->topics, report->topics[i]);
+        note_topic(accounting, account, report->topics[i]);
+}
+
+uint32_t um_account_message_max(const um_receiver_account *account, uint32_t topic_index, int64_t now_ns)
+{
+    bool is_gone = now_ns - account->last_seen_ns >= GONE_NS;
+    if (is_gone || account->topics.slots == NULL || !um_topic_filter_has(&account->topics, topic_index))
+        return UINT32_MAX;
+    uint32_t bytes = account->message_max_bytes[um_topic_filter_place(&account->topics, topic_index)];
+    return bytes != 0 ? bytes : UINT32_MAX;
 }
 
 const um_receiver_account *um_accounting_find(const um_receiver_accounting *accounting, um_address address)
@@ -66,9 +89,9 @@ static void init_topics(const um_receiver_accounting *accounting, um_receiver_ac
     size_t place = (size_t)(account - accounting->accounts);
     if (accounting->topic_memory == NULL)
         return;
-    um_topic_filter_init(&account->topics,
-                         accounting->topic_memory + place * um_topic_filter_footprint(UM_ACCOUNT_TOPICS_MAX),
-                         UM_ACCOUNT_TOPICS_MAX);
+    uint8_t *memory = accounting->topic_memory + place * um_account_topics_footprint();
+    um_topic_filter_init(&account->topics, memory, UM_ACCOUNT_TOPICS_MAX);
+    account->message_max_bytes = (uint32_t *)(memory + um_topic_filter_footprint(UM_ACCOUNT_TOPICS_MAX));
 }
 
 um_receiver_account *um_accounting_of(um_receiver_accounting *accounting, um_address address, int64_t now_ns)
@@ -89,7 +112,8 @@ um_receiver_account *um_accounting_of(um_receiver_accounting *accounting, um_add
                                          .loses_ns = INT64_MIN,
                                          .slow_ns = INT64_MIN,
                                          .cut_loose_ns = INT64_MIN,
-                                         .gave_up_ns = INT64_MIN};
+                                         .gave_up_ns = INT64_MIN,
+                                         .too_long_ns = INT64_MIN};
         init_topics(accounting, account);
     }
     account->last_seen_ns = now_ns;

@@ -42,6 +42,7 @@ typedef struct um_receiver_account {
     int64_t slow_ns;              /* last UM_SOURCE_RECEIVER_SLOW event; INT64_MIN: none */
     int64_t cut_loose_ns;         /* last UM_SOURCE_RECEIVER_CUT_LOOSE event; INT64_MIN: none */
     int64_t gave_up_ns;           /* last UM_SOURCE_RECEIVER_GAVE_UP event; INT64_MIN: none */
+    int64_t too_long_ns;          /* last UM_SOURCE_MESSAGE_TOO_LONG event; INT64_MIN: none */
     uint64_t given_up;            /* datagrams that it reported as given up, in all of its sessions */
     uint32_t session_given_up;    /* those of its current session */
     uint32_t session_unconfirmed; /* more that it gave up and that may still be sent again */
@@ -56,18 +57,24 @@ typedef struct um_receiver_account {
     bool has_topics;  /* it reports its topics; otherwise it is taken to receive every topic */
     bool is_overfull; /* it reports more topics than `topics` holds, and is taken to receive every topic */
     um_topic_filter topics;
+    uint32_t *message_max_bytes; /* of each topic, by its place in `topics`; 0: any length */
 } um_receiver_account;
 
 typedef struct um_receiver_accounting {
     uint32_t count;
     um_receiver_account accounts[UM_ACCOUNTS_MAX];
     uint8_t *topic_memory;
+    _Atomic uint32_t message_max_bytes; /* no receiver has reported less for a topic; any thread reads it */
 } um_receiver_accounting;
 
 /* Memory of the accounts' topics, which is touched as topics are reported. */
+static inline size_t um_account_topics_footprint(void)
+{
+    return um_topic_filter_footprint(UM_ACCOUNT_TOPICS_MAX) + (2 * UM_ACCOUNT_TOPICS_MAX + 1) * sizeof(uint32_t);
+}
 static inline size_t um_accounting_topics_footprint(void)
 {
-    return UM_ACCOUNTS_MAX * um_topic_filter_footprint(UM_ACCOUNT_TOPICS_MAX);
+    return UM_ACCOUNTS_MAX * um_account_topics_footprint();
 }
 /* accounting: zeroed. memory: um_accounting_topics_footprint bytes, zeroed; NULL: receivers report no topics. */
 void um_accounting_init(um_receiver_accounting *accounting, void *memory);
@@ -83,7 +90,11 @@ um_receiver_account *um_accounting_on_status(um_receiver_accounting *accounting,
 uint32_t um_accounting_on_given_up(um_receiver_account *account, uint32_t given_up, uint32_t unconfirmed);
 
 /* Notes the topics that a receiver reports. NULL: it has left. */
-void um_accounting_on_topics(um_receiver_account *account, const um_topic_report *report);
+void um_accounting_on_topics(um_receiver_accounting *accounting, um_receiver_account *account,
+                             const um_topic_report *report);
+/* Returns the bytes of the longest message of the topic that the receiver accepts; UINT32_MAX: any, or unknown, or the
+ * receiver was idle for two minutes. */
+uint32_t um_account_message_max(const um_receiver_account *account, uint32_t topic_index, int64_t now_ns);
 
 /* Returns the account of an address, or NULL. */
 const um_receiver_account *um_accounting_find(const um_receiver_accounting *accounting, um_address address);

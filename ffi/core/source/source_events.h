@@ -33,6 +33,7 @@ enum um_source_event_kind {
                                           the smallest path, or none if it is the interface's */
     UM_SOURCE_CLOCK_SET_BACK = 15,     /* the clock was set back, so the session began again; count: ns; no receiver */
     UM_SOURCE_INTERFACE_CHANGED = 16,  /* the interface of this name; count: the owner's number of the change */
+    UM_SOURCE_MESSAGE_TOO_LONG = 17,   /* a sent message is longer than the receiver accepts; count: its limit, bytes */
 };
 
 /* Minimum interval between events of one kind about one receiver. */

@@ -458,6 +458,16 @@ uint32_t um_source_session_receivers(const um_source_session *session, uint32_t 
     return count;
 }
 
+void um_source_session_note_too_long(um_source_session *session, uint32_t topic_index, uint32_t length, int64_t now_ns)
+{
+    for (uint32_t i = 0; i < session->accounting.count; i++) {
+        um_receiver_account *account = &session->accounting.accounts[i];
+        uint32_t most_bytes = um_account_message_max(account, topic_index, now_ns);
+        if (length > most_bytes && um_source_event_is_due(&account->too_long_ns, now_ns))
+            um_source_events_add(&session->events, UM_SOURCE_MESSAGE_TOO_LONG, account->address, most_bytes);
+    }
+}
+
 void um_source_session_snapshot(um_source_session *session)
 {
     um_source_transport_counters *counters = &session->counters;

@@ -74,6 +74,15 @@ void um_source_session_close(um_source_session *session);
  */
 uint32_t um_source_session_receivers(const um_source_session *session, uint32_t topic_index, int64_t now_ns);
 
+/* True if a receiver may have reported that it drops messages of this length. Any thread. */
+static inline bool um_source_session_may_be_too_long(const um_source_session *session, uint32_t length)
+{
+    return length > atomic_load_explicit(&session->accounting.message_max_bytes, memory_order_relaxed);
+}
+/* Adds an event for each receiver that drops a message of the topic because of its length. Under the sender lock.
+ * Complexity: linear in the receivers. */
+void um_source_session_note_too_long(um_source_session *session, uint32_t topic_index, uint32_t length, int64_t now_ns);
+
 /* Refreshes the snapshot counters. */
 void um_source_session_snapshot(um_source_session *session);
 

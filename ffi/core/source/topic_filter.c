@@ -36,6 +36,11 @@ bool um_topic_filter_has(const um_topic_filter *filter, uint32_t topic_index)
     return topic_index == 0 ? filter->has_zero : filter->slots[find(filter, topic_index)] != 0;
 }
 
+uint32_t um_topic_filter_place(const um_topic_filter *filter, uint32_t topic_index)
+{
+    return topic_index == 0 ? 2 * filter->capacity : find(filter, topic_index);
+}
+
 bool um_topic_filter_add(um_topic_filter *filter, uint32_t topic_index)
 {
     if (um_topic_filter_has(filter, topic_index))

@@ -30,6 +30,9 @@ void um_topic_filter_clear(um_topic_filter *filter);
 bool um_topic_filter_add(um_topic_filter *filter, uint32_t topic_index);
 void um_topic_filter_remove(um_topic_filter *filter, uint32_t topic_index);
 bool um_topic_filter_has(const um_topic_filter *filter, uint32_t topic_index);
+/* Returns the place of a topic of the set, from 0 to 2 * capacity. No other topic has it, and it stays until a topic is
+ * removed. */
+uint32_t um_topic_filter_place(const um_topic_filter *filter, uint32_t topic_index);
 
 /* Returns true if a run of whole messages contains a message of a topic in the set, a TSNI with a record of one, or any
  * other control message. */
