@@ -15,7 +15,7 @@ from umstack._engine.engine import Engine
 from umstack._engine.source_events import Drained
 from umstack._engine.transport_address import LbtipcAddress
 from umstack.config import ReceiverOptions, SourceOptions
-from umstack.driver import DriverClient
+from umstack.driver import DriverClient, SharedLog
 from umstack.errors import DriverError, OptionError, UmError
 from umstack.event_queue import EventQueue
 from umstack.events import Event
@@ -65,9 +65,9 @@ class AttachedSource(Source):
             engine.sessions.release(session)
             raise
         try:
-            self._number, self._published = driver.publish(
-                topic, topic_index, cast("LbtipcAddress", session.address), options, self._on_driver_lost
-            )
+            address = cast("LbtipcAddress", session.address)
+            log = SharedLog(address.session_id, address.transport_id, topic_index, session.log_key)
+            self._number, self._published = driver.publish(topic, log, options, self._on_driver_lost)
             self.topic_index = self._published.topic_index
             if self._published.message_max_bytes < super().message_maximum_bytes:
                 raise unsupported(

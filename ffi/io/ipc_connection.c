@@ -160,6 +160,7 @@ static void attach(um_ipc_connection *connection, int64_t now_ns)
         return;
     }
     um_ipc_control hello = um_ipc_control_make(UM_IPC_HELLO, id->session_id);
+    hello.key = connection->session->config.log_key;
     connection->fd = fd >= 0 ? fd : -1;
     if (fd < 0 || um_ipc_send(fd, &hello, NULL) != 0 ||
         um_reactor_watch(connection->reactor, fd, UM_WATCH_GROUP, connection->index) != 0) {
@@ -214,7 +215,7 @@ static void on_welcome(um_ipc_connection *connection, const um_ipc_control *welc
 static void on_refused(um_ipc_connection *connection, const um_ipc_control *refused, int64_t now_ns)
 {
     UM_COUNT(connection->session->counters.attachments_refused, 1);
-    if (refused->reason == UM_IPC_REASON_SESSION)
+    if (refused->reason == UM_IPC_REASON_SESSION || refused->reason == UM_IPC_REASON_KEY)
         end(connection, now_ns);
     else
         lose(connection, now_ns);

@@ -133,8 +133,8 @@ static void refuse(um_ipc_server *server, um_ipc_client *client, enum um_ipc_rea
 static void join(um_ipc_server *server, um_ipc_client *client, const um_ipc_control *hello)
 {
     um_ipc_fan_out *fan_out = &server->fan_out;
-    enum um_ipc_reason reason =
-        um_ipc_judge_hello(hello, server->session_id, fan_out->joined_count, server->config.receivers_max);
+    enum um_ipc_reason reason = um_ipc_judge_hello(hello, server->session_id, server->config.key, fan_out->joined_count,
+                                                   server->config.receivers_max);
     if (reason == UM_IPC_REASON_NONE && um_ipc_fan_out_join(fan_out, client) != 0)
         reason = UM_IPC_REASON_MEMORY;
     if (reason != UM_IPC_REASON_NONE) {

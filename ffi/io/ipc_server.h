@@ -31,6 +31,7 @@ typedef struct um_ipc_source_config {
     uint32_t capacity_bytes; /* transport_lbtipc_transmission_window_size */
     uint32_t receivers_max;
     bool is_source_paced;
+    uint64_t key;             /* of the log: only receivers that have it are admitted; 0: none, any receiver is */
     int64_t sm_interval_ns;   /* how often an idle source shows that it lives (UM-68) */
     int64_t stall_timeout_ns; /* receiver-paced: a receiver that blocks the session for this time is closed; 0: never */
 } um_ipc_source_config;

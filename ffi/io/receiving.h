@@ -130,7 +130,7 @@ void um_receiving_close(um_receiving *receiving);
 void um_receiving_free(um_receiving *receiving);
 
 /* Maps a topic of a session to the receiver: joins the group and creates the session if needed. -EEXIST if it is mapped
- * already, -EAGAIN while the session ends, -EKEYREJECTED if the session has another key set than the topic. */
+ * already, -EAGAIN while the session ends, -EKEYREJECTED if the session has another key set or log key. */
 int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_receiver_session_config *session,
                      uint32_t topic_index, uint32_t source);
 /* Returns how many sources are mapped to the receiver whose messages from now on it receives, or reports as lost. */

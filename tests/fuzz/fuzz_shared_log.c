@@ -21,10 +21,11 @@ static void read_control(fuzz_input *input)
     size_t length = take_u8(input) % 8 == 0 ? take_u8(input) % sizeof bytes : sizeof message;
     if (!um_ipc_control_decode(bytes, length, &message))
         return;
-    REQUIRE(length == sizeof message && message.kind >= UM_IPC_HELLO && message.kind <= UM_IPC_WAKE);
+    REQUIRE(length == sizeof message && message.kind >= UM_IPC_HELLO && message.kind <= UM_IPC_TOPIC);
     uint16_t version = um_ipc_common_version(&message);
     REQUIRE(version == 0 || (version >= message.version_low && version <= message.version_high));
-    REQUIRE(um_ipc_judge_hello(&message, 7, 3, 3) != UM_IPC_REASON_NONE);
+    REQUIRE(um_ipc_judge_hello(&message, 7, 0, 3, 3) != UM_IPC_REASON_NONE);
+    REQUIRE(um_ipc_judge_hello(&message, 7, 9, 0, 3) != UM_IPC_REASON_NONE || message.key == 9);
 }
 
 /* A value that is often near the one that would be right. */

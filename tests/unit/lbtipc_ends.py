@@ -96,11 +96,17 @@ class RawReceiver(Closing):
             self.log, self.page = fds
         return decode(data) if data else None
 
-    def attach(self) -> Control:
+    def ask(self, key: int = 0, version: int = 3) -> Control:
+        """Ask to attach, with the key of the log, and return the answer."""
+        (signed,) = struct.unpack("=q", struct.pack("=Q", key))
+        self.say(Control(HELLO, self.session_id, version_high=version, position=signed))
+        answer = self.hear()
+        assert answer is not None
+        return answer
+
+    def attach(self, key: int = 0) -> Control:
         """Attach and return the WELCOME."""
-        self.say(Control(HELLO, self.session_id))
-        welcome = self.hear()
-        assert welcome is not None
+        welcome = self.ask(key, version=3 if key else 1)
         assert welcome.kind == WELCOME
         return welcome
 

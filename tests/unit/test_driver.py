@@ -85,7 +85,7 @@ def ask_raw(peer: socket.socket, **fields: Any) -> dict[str, Any]:
 
 def attach_raw(peer: socket.socket) -> None:
     """Attach a connection of raw_application()."""
-    assert ask_raw(peer, do="attach", low=1, high=1, host=host_id())["version"] == 1
+    assert ask_raw(peer, do="attach", low=2, high=2, host=host_id())["version"] == 2
 
 
 def rows(messages: list[Message]) -> list[tuple[Any, ...]]:
@@ -386,7 +386,7 @@ def test_auto_without_a_driver_is_a_context_of_its_own() -> None:
         b"{}",
         b'{"do":"receive","request":1,"id":1,"topic":"a","options":{}}',
         b'{"do":"attach","low":9,"high":9,"host":1}',
-        b'{"do":"attach","low":1,"high":1,"host":0}',
+        b'{"do":"attach","low":2,"high":2,"host":0}',
         b'{"do":"attach","low":"1","high":true,"host":null}',
     ],
 )
@@ -422,7 +422,7 @@ def test_a_log_that_breaks_the_rules_harms_only_its_source(running: RunningDrive
             ):
                 attach_raw(peer)
                 order = {"do": "publish", "request": 1, "id": 1, "topic": "bad", "options": {}}
-                log = {"session_id": session_id, "transport_id": 20001, "topic_index": 1}
+                log = {"session_id": session_id, "transport_id": 20001, "topic_index": 1, "key": 5}
                 peer.send(json.dumps(order | log).encode())
                 reader = hostile.accept()
                 hostile.write(record, end)
@@ -462,9 +462,10 @@ def test_a_source_without_space_for_its_log_leaves_the_others(
 
 def test_versions_are_negotiated() -> None:
     """The highest in common, or none."""
-    assert common_version(1, 1) == 1
-    assert common_version(1, 7) == 1
-    assert common_version(2, 7) is None
+    assert common_version(2, 2) == 2
+    assert common_version(1, 7) == 2
+    assert common_version(1, 1) is None
+    assert common_version(3, 7) is None
     assert common_version(0, 0) is None
 
 

@@ -235,10 +235,10 @@ class Engine:
         return isinstance(address, LbtruAddress) or self._is_joined(address)
 
     def map_shared_log(
-        self, subscription: Subscription, address: LbtipcAddress, topic_index: int, source: str
+        self, subscription: Subscription, address: LbtipcAddress, topic_index: int, log_key: int, source: str
     ) -> None:
         """Map a source that reaches one receiver through a shared log of this host, under the source's name."""
-        config = receiver_session_config(address, subscription.options, self.core)
+        config = receiver_session_config(address, subscription.options, self.core, log_key=log_key)
         result = subscription.map(config, topic_index, source)
         if result not in (0, -errno.EEXIST, lib.UM_CLOSED):
             self.core.check(result, f"attaching to the log of {source}")

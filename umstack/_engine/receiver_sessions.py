@@ -47,8 +47,12 @@ def receiver_session_config(
     core: CoreContext,
     key_set: int = 0,
     advertiser: str = UNKNOWN_IP,
+    log_key: int = 0,
 ) -> Any:
-    """Return the core's configuration of the receiving side of a session that this address advertised."""
+    """Return the core's configuration of the receiving side of a session that this address advertised.
+
+    `log_key` is that of an LBT-IPC log that admits only receivers that have it.
+    """
     config = ffi.new("um_receiver_session_config *")
     fill_identity(config.id, address)
     if isinstance(address, TcpAddress):
@@ -56,6 +60,7 @@ def receiver_session_config(
     elif isinstance(address, LbtipcAddress):
         config.activity_timeout_ns = NEVER_NS
         config.connection_timeout_ns = options.transport_lbtipc_activity_timeout_ns
+        config.log_key = log_key
     else:
         _fill_datagram_receiver(config, address, options, core)
     config.datagram_max_bytes = core.datagram_bytes

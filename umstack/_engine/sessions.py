@@ -171,6 +171,7 @@ class SourceSession:
         "address",
         "handle",
         "key_set",
+        "log_key",
         "logged_events",
         "name",
         "options",
@@ -186,10 +187,15 @@ class SourceSession:
         key_set: int,
         *,
         ephemeral: bool = False,
+        log_key: int = 0,
     ) -> None:
-        """Open it; with `ephemeral`, LBT-TCP takes a port chosen by the system if those of the pool are in use."""
+        """Open it; with `ephemeral`, LBT-TCP takes a port chosen by the system if those of the pool are in use.
+
+        With a `log_key`, the log of LBT-IPC admits only receivers that have it.
+        """
         self.place = place
         self.key_set = key_set
+        self.log_key = log_key
         self.options = options
         self.source_count = 0
         self.logged_events = 0
@@ -319,6 +325,7 @@ class SourceSession:
         window = max(options.transport_lbtipc_transmission_window_size_bytes, lib.UM_SHARED_CAPACITY_MIN)
         ipc.capacity_bytes = -(-window // _SHARED_CAPACITY_STEP_BYTES) * _SHARED_CAPACITY_STEP_BYTES
         ipc.transport_id = self.place.port
+        ipc.key = self.log_key
         ipc.receivers_max = options.transport_lbtipc_maximum_receivers_per_transport
         ipc.is_source_paced = options.transport_lbtipc_behavior == "source_paced"
         ipc.sm_interval_ns = options.transport_lbtipc_sm_interval_ns
@@ -380,8 +387,13 @@ class SessionPool:
         return session
 
     def open_own(self, options: SourceOptions) -> SourceSession:
-        """Open an LBT-IPC session that no other source joins, at transport id 0. release() ends it."""
-        session = SourceSession(self._core, Place("", 0), options, 0)
+        """Open an LBT-IPC session that no other source joins, at transport id 0. release() ends it.
+
+        Its log admits only receivers that have the session's `log_key`, which the caller hands out.
+        """
+        session = SourceSession(
+            self._core, Place("", 0), options, 0, log_key=SystemRandom().randrange(1, 2**64)
+        )
         session.source_count = 1
         with self._listing:
             self.sessions.append(session)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,12 @@ from umstack.driver.protocol import (
     MESSAGE_MAX_BYTES,
     VERSION_HIGH,
     VERSION_LOW,
+    SharedLog,
     common_version,
     decode,
     default_path,
     encode,
+    log_of,
     number_of,
     text_of,
 )
@@ -223,8 +225,7 @@ class DriverClient:
     def publish(
         self,
         topic: str,
-        topic_index: int,
-        address: LbtipcAddress,
+        log: SharedLog,
         options: SourceOptions,
         on_lost: Callable[[], None],
     ) -> tuple[int, PublishedSource]:
@@ -239,9 +240,7 @@ class DriverClient:
             "id": number,
             "topic": topic,
             "options": _as_text(Scope.SOURCE, options),
-            "session_id": address.session_id,
-            "transport_id": address.transport_id,
-            "topic_index": topic_index,
+            **asdict(log),
         }
         try:
             answer = self._ask("publish", fields)
@@ -332,12 +331,11 @@ class DriverClient:
         engine = self._engine
         if subscription is None or engine is None:
             return
-        address = LbtipcAddress(
-            host_id(), number_of(fields, "session_id"), number_of(fields, "transport_id", 65535)
-        )
+        log = log_of(fields)
+        address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
         name = text_of(fields, "name")
         try:
-            engine.map_shared_log(subscription, address, number_of(fields, "topic_index"), name)
+            engine.map_shared_log(subscription, address, log.topic_index, log.key, name)
         except UmError as error:
             _log.warning("%s is not received: %s", displayed(name), displayed(str(error)))
 

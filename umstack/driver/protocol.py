@@ -8,11 +8,10 @@ it is in shared logs, to which both sides attach by LBT-IPC (docs/ipc.md).
                                           <-------    {version, interface, link} or {error}
       {do: receive, id, topic, options}   ------->
                                           <-------    for each source, before the reply or at any later time:
-                                          <-------    {do: source, id, name, session_id, transport_id, topic_index}
+                                          <-------    {do: source, id, name, LOG}
                                           <-------    {reply}
       {do: publish, id, topic, options,
-       session_id, transport_id,
-       topic_index}                       ------->
+       LOG}                               ------->
                                           <-------    {reply, name, topic_index, readers, message_max}
       {do: state, id}                     ------->
                                           <-------    {reply, connected, receivers, drained, reached, given_up}
@@ -20,26 +19,39 @@ it is in shared logs, to which both sides attach by LBT-IPC (docs/ipc.md).
                                           <-------    {reply}
 
 Each request has a number of its own, `request`, which `reply` returns. `id` is the application's number of a receiver
-or source. A side that gets anything else closes the connection.
+or source. LOG is session_id, transport_id, topic_index and key of a shared log, which refuses processes without
+the key. A side that gets anything else closes the connection.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from umstack.errors import DriverError
 
-VERSION_LOW = 1
+VERSION_LOW = 2
 """The lowest version of the protocol that this build speaks."""
-VERSION_HIGH = 1
+VERSION_HIGH = 2
 """The highest version of the protocol that this build speaks."""
 MESSAGE_MAX_BYTES = 16384
 NUMBER_MAX = 2**32 - 1
+_KEY_MAX = 2**64 - 1
 _TOPIC_BYTES_MAX = 246
 _OPTIONS_MAX = 256
 _TEXT_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLog:
+    """A log in shared memory, which admits the processes that have its key."""
+
+    session_id: int
+    transport_id: int
+    topic_index: int
+    key: int = field(repr=False)
 
 
 def default_path(interface: str) -> str:
@@ -96,6 +108,16 @@ def text_of(fields: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str) or len(value) > _TEXT_MAX:
         raise malformed(f"{name} is no text of at most {_TEXT_MAX} characters")
     return value
+
+
+def log_of(fields: Mapping[str, Any]) -> SharedLog:
+    """Return the log of a request or announcement. Raises DriverError."""
+    return SharedLog(
+        number_of(fields, "session_id"),
+        number_of(fields, "transport_id", 65535),
+        number_of(fields, "topic_index"),
+        number_of(fields, "key", _KEY_MAX),
+    )
 
 
 def topic_of(fields: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from umstack._engine.host_identity import host_id
@@ -20,6 +20,7 @@ from umstack.driver.protocol import (
     common_version,
     decode,
     encode,
+    log_of,
     malformed,
     number_of,
     options_of,
@@ -343,12 +344,7 @@ class Driver:
         most = self._limits.sources_max
         self._check_new(application, number, len(application.sources), most, "--sources-max")
         topic = topic_of(fields)
-        log = (
-            number_of(fields, "session_id"),
-            number_of(fields, "transport_id", 65535),
-            number_of(fields, "topic_index"),
-        )
-        source = PublishedTopic(self._context, topic, options_of(fields), log)
+        source = PublishedTopic(self._context, topic, options_of(fields), log_of(fields))
         with self._lock:
             application.sources[number] = source
             wanting = [
@@ -405,14 +401,7 @@ class Driver:
 
 
 def _announcement(number: int, source: SharedSource) -> dict[str, Any]:
-    return {
-        "do": "source",
-        "id": number,
-        "name": source.name,
-        "session_id": source.session_id,
-        "transport_id": source.transport_id,
-        "topic_index": source.topic_index,
-    }
+    return {"do": "source", "id": number, "name": source.name, **asdict(source.log)}
 
 
 def _refusal_fields(error: UmError) -> dict[str, Any]:

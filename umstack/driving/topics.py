@@ -18,6 +18,7 @@ from umstack._engine.subscription import Subscription
 from umstack._engine.transport_address import LbtipcAddress
 from umstack.config import Config
 from umstack.context import Context
+from umstack.driver import SharedLog
 from umstack.driving.relay import Relay
 from umstack.telemetry.reading import publication_counters
 
@@ -65,9 +66,7 @@ class SharedSource:
     """A source that applications of this host attach to, in a shared log."""
 
     name: str
-    session_id: int
-    transport_id: int
-    topic_index: int
+    log: SharedLog
 
 
 @dataclass(slots=True)
@@ -138,8 +137,9 @@ class ReceivedTopic:
             engine.sessions.release(session)
             raise
         address = session.address
+        transport_id = cast("LbtipcAddress", address).transport_id
         shared = SharedSource(
-            name, address.session_id, cast("LbtipcAddress", address).transport_id, _TOPIC_INDEX
+            name, SharedLog(address.session_id, transport_id, _TOPIC_INDEX, session.log_key)
         )
         with self._lock:
             self._outputs[name] = _Output(session, publication, shared)
@@ -187,9 +187,9 @@ class PublishedTopic:
     __slots__ = ("_log_name", "_memory", "_relay", "_source", "_subscription", "ended", "shared", "topic")
 
     def __init__(
-        self, context: DriverContext, topic: str, options: Mapping[str, str], log: tuple[int, int, int]
+        self, context: DriverContext, topic: str, options: Mapping[str, str], log: SharedLog
     ) -> None:
-        """Begin to publish the messages of a log: its session id, transport id and topic index.
+        """Begin to publish the messages of a log.
 
         Raises:
             UmError: As Context.source().
@@ -198,7 +198,6 @@ class PublishedTopic:
         self.ended = threading.Event()
         """Set when the application's session has ended and all of its messages were published."""
         engine = context.engine
-        session_id, transport_id, topic_index = log
         self._source = context.source(topic, **cast("Any", options))
         try:
             chosen = Config().receiver_options()
@@ -206,16 +205,18 @@ class PublishedTopic:
             self._memory = QueueMemory(engine.core, chosen, self._log_name)
             self._subscription = Subscription(engine.core, self._memory, topic, chosen, None)
             name = f"{self._source.transport}[{self._source.topic_index}]"
-            self.shared = SharedSource(name, session_id, transport_id, topic_index)
+            self.shared = SharedSource(name, log)
             self._relay = Relay(
                 self._memory,
                 keeps_numbers=False,
                 on_unknown=lambda _name: self._source._publication.handle,
                 on_ended=lambda _name: self.ended.set(),
             )
-            address = LbtipcAddress(host_id(), session_id, transport_id)
-            session = receiver_session_config(address, chosen, engine.core)
-            engine.core.check(self._subscription.map(session, topic_index, self._log_name), self._log_name)
+            address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
+            session = receiver_session_config(address, chosen, engine.core, log_key=log.key)
+            engine.core.check(
+                self._subscription.map(session, log.topic_index, self._log_name), self._log_name
+            )
         except BaseException:
             self._source.close()
             raise

@@ -162,7 +162,7 @@ typedef struct um_source_transport_counters {
     uint64_t clients_disconnected;
     /* counter, messages: LBT-TCP, source-paced: messages not sent to a receiver that was too slow, over all receivers. */
     uint64_t client_messages_lost;
-    /* counter, connections: LBT-TCP, LBT-IPC: connections closed because they named another session, sent invalid data or nothing, or exceeded a limit. */
+    /* counter, connections: LBT-TCP, LBT-IPC: connections closed because they named another session, sent a wrong log key, invalid data or nothing, or exceeded a limit. */
     uint64_t connections_refused;
     /* counter, datagrams: LBT-RU: acknowledgements of new receivers refused because transport_lbtru_maximum_clients are connected. */
     uint64_t clients_refused;
@@ -343,7 +343,7 @@ typedef struct um_receiver_transport_counters {
     uint64_t msgs_before_interest;
     /* counter, overruns: LBT-IPC, source-paced: times the source overwrote unread messages in the shared log; loss events name the messages. */
     uint64_t log_overruns;
-    /* counter, requests: LBT-IPC: requests to attach that the source refused: no common version, another session, or too many receivers. */
+    /* counter, requests: LBT-IPC: requests to attach that the source refused: no common version, another session, a wrong log key, or too many receivers. */
     uint64_t attachments_refused;
 } um_receiver_transport_counters;
 

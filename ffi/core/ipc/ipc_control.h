@@ -1,13 +1,17 @@
 /* The control protocol of LBT-IPC: messages of one size on a SOCK_SEQPACKET socket between a receiver and the source.
  *
  *   receiver                                         source
- *     HELLO: session, versions it can speak  ------->
+ *     HELLO: session, versions it can speak,
+ *            the log's key if it has one     ------->
  *                                            <-------  WELCOME: version, capacity, position, pacing; two descriptors:
  *                                                      the log segment and the receiver's page
  *                                            <-------  or REFUSED: reason, versions the source can speak; it closes
  *     TOPIC: it receives a topic, or no more ------->   from version 2 on
  *     WAKE: the wanted position is reached   ------->
  *                                            <-------  WAKE: the log is no longer empty
+ *
+ * A log with a key admits only receivers whose HELLO carries it: the source hands the key to whom it chooses, by a way
+ * of its own (docs/driver.md). A log without key admits every receiver.
  *
  * Either side ends by closing its socket, which the kernel also does for a process that died. Data never passes here.
  *
@@ -22,8 +26,9 @@
 enum {
     UM_IPC_MAGIC = 0x554d4950,
     UM_IPC_VERSION_LOW = 1, /* the versions that this build speaks */
-    UM_IPC_VERSION_HIGH = 2,
+    UM_IPC_VERSION_HIGH = 3,
     UM_IPC_VERSION_TOPICS = 2, /* the first with TOPIC */
+    UM_IPC_VERSION_KEYS = 3,   /* the first with the key of a log */
     UM_IPC_CONTROL_BYTES = 40,
 };
 
@@ -35,6 +40,7 @@ enum um_ipc_reason {
     UM_IPC_REASON_SESSION, /* the socket belongs to another session */
     UM_IPC_REASON_FULL,    /* transport_lbtipc_maximum_receivers_per_transport */
     UM_IPC_REASON_MEMORY,  /* the source has no memory or descriptor for the receiver's page */
+    UM_IPC_REASON_KEY,     /* the log has a key, which the HELLO does not carry */
 };
 
 typedef struct um_ipc_control {
@@ -46,9 +52,12 @@ typedef struct um_ipc_control {
     uint32_t session_id;
     uint32_t capacity_bytes;  /* WELCOME: of the ring */
     uint32_t is_source_paced; /* WELCOME: 0 or 1 */
-    int64_t position;         /* WELCOME: where the receiver starts */
-    uint32_t topic_index;     /* TOPIC */
-    uint32_t is_wanted;       /* TOPIC: 0 or 1 */
+    union {
+        int64_t position; /* WELCOME: where the receiver starts */
+        uint64_t key;     /* HELLO, from version 3 on: the log's key; 0: none */
+    };
+    uint32_t topic_index; /* TOPIC */
+    uint32_t is_wanted;   /* TOPIC: 0 or 1 */
 } um_ipc_control;
 
 _Static_assert(sizeof(um_ipc_control) == UM_IPC_CONTROL_BYTES, "no padding");
@@ -59,8 +68,9 @@ um_ipc_control um_ipc_control_make(enum um_ipc_kind kind, uint32_t session_id);
 bool um_ipc_control_decode(const uint8_t *data, size_t length, um_ipc_control *message);
 /* Returns the highest version that both this build and the peer speak; 0: none. */
 uint16_t um_ipc_common_version(const um_ipc_control *peer);
-/* Returns why a source of the session with `receiver_count` of at most `receivers_max` receivers refuses a HELLO. */
-enum um_ipc_reason um_ipc_judge_hello(const um_ipc_control *hello, uint32_t session_id, uint32_t receiver_count,
-                                      uint32_t receivers_max);
+/* Returns why a source of the session with `receiver_count` of at most `receivers_max` receivers refuses a HELLO. `key`
+ * is that of its log; 0: none, and any HELLO will do. */
+enum um_ipc_reason um_ipc_judge_hello(const um_ipc_control *hello, uint32_t session_id, uint64_t key,
+                                      uint32_t receiver_count, uint32_t receivers_max);
 
 #endif

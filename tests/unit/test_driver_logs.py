@@ -1,0 +1,213 @@
+"""Who may attach to the logs of a driver and of its applications, and what a log waits for."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.driver_ends import RunningDriver, attached, driver, raw_application
+from tests.unit.lbtipc_ends import REFUSED, WELCOME, RawReceiver
+from tests.unit.loopback import OWN_ADDRESSES, open_context
+from tests.waiting import SECONDS, collect, wait_for
+from umstack import Context, EndOfSession, Source
+from umstack import attached as attached_sources
+from umstack._engine.host_identity import host_id
+from umstack._engine.transport_address import LbtipcAddress
+from umstack.driver import SharedLog
+from umstack.driver.protocol import MESSAGE_MAX_BYTES, log_of
+from umstack.driving import topics
+from umstack.driving.topics import DriverContext, ReceivedTopic, SharedSource
+
+_WRONG_KEYS: dict[str, Callable[[int], int]] = {
+    "none": lambda _key: 0,
+    "the first bit": lambda key: key ^ 1,
+    "the last bit": lambda key: key ^ 1 << 63,
+}
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[RunningDriver]:
+    """A driver for the tests that leave it unharmed."""
+    with driver() as one:
+        yield one
+
+
+@pytest.fixture
+def remote() -> Iterator[Context]:
+    """A context without driver, as on another host."""
+    with open_context() as context:
+        yield context
+
+
+class _Application:
+    """An application made of a plain socket, admitted by the driver."""
+
+    def __init__(self, path: Path) -> None:
+        self.peer = raw_application(path)
+        self.ask({"do": "attach", "low": 2, "high": 2, "host": host_id()})
+
+    def ask(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Send a request and return the next message of the driver."""
+        self.peer.send(json.dumps(fields).encode())
+        return self.hear()
+
+    def hear(self) -> dict[str, Any]:
+        """Return the next message of the driver."""
+        message: dict[str, Any] = json.loads(self.peer.recv(MESSAGE_MAX_BYTES))
+        return message
+
+    def receive(self, topic: str) -> dict[str, Any]:
+        """Receive a topic: the first announcement, or the reply."""
+        return self.ask({"do": "receive", "request": 1, "id": 1, "topic": topic, "options": {}})
+
+
+@contextmanager
+def _application(path: Path) -> Iterator[_Application]:
+    one = _Application(path)
+    try:
+        yield one
+    finally:
+        one.peer.close()
+
+
+def _ask_to_attach(log: SharedLog, key: int, version: int = 3) -> int:
+    """Return the kind of the answer to a process that knows the name of the log and has a key."""
+    with RawReceiver(f"LBTIPC:{log.session_id:x}:{log.transport_id}") as raw:
+        return raw.ask(key, version).kind
+
+
+def _log_of(source: Source) -> SharedLog:
+    session = source._publication.session
+    assert isinstance(session.address, LbtipcAddress)
+    address = session.address
+    return SharedLog(address.session_id, address.transport_id, source.topic_index, session.log_key)
+
+
+def test_the_log_of_an_application_admits_only_its_key(running: RunningDriver) -> None:
+    """A process that knows the name of the socket is refused and counted; the readers stay."""
+    with (
+        attached(running.path) as context,
+        context.receiver("own") as receiver,
+        context.source("own") as source,
+    ):
+        log = _log_of(source)
+        assert log.key
+        for wrong in _WRONG_KEYS.values():
+            assert _ask_to_attach(log, wrong(log.key)) == REFUSED
+        assert _ask_to_attach(log, log.key, version=2) == REFUSED, "version 2 has no keys"
+        wait_for(lambda: source.stats()["connections_refused"] == 4, "each is counted")
+        source.send(b"still", flush=True)
+        assert collect(receiver, 1)[0].data == b"still"
+        assert _ask_to_attach(log, log.key) == WELCOME
+
+
+@pytest.mark.parametrize("wrong", _WRONG_KEYS.values(), ids=_WRONG_KEYS)
+def test_the_log_of_the_driver_admits_only_its_key(
+    running: RunningDriver, remote: Context, wrong: Callable[[int], int]
+) -> None:
+    """The announcement to an admitted application carries the key, which differs from log to log."""
+    with _application(running.path) as admitted:
+        admitted.receive("far")
+        keys = []
+        for _ in range(2):
+            with remote.source("far", flow_control="min") as source:
+                source.wait_connected(timeout=SECONDS)
+                source.send(b"first", flush=True)
+                log = log_of(admitted.hear())
+                assert _ask_to_attach(log, wrong(log.key)) == REFUSED
+                assert _ask_to_attach(log, log.key) == WELCOME
+                keys.append(log.key)
+        assert len(set(keys)) == 2
+        assert str(keys[0]) not in repr(
+            log_of({"key": keys[0], "session_id": 1, "transport_id": 0, "topic_index": 1})
+        )
+
+
+def test_a_receiver_with_a_wrong_key_ends(running: RunningDriver, remote: Context) -> None:
+    """It does not ask again: no key of it will ever fit."""
+    with attached(running.path) as context, context.source("ended") as source:
+        log = _log_of(source)
+        address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
+        with remote.receiver("elsewhere") as receiver:
+            remote._engine.map_shared_log(
+                receiver._subscription, address, log.topic_index, log.key ^ 2, "stolen"
+            )
+            deadline = time.monotonic() + SECONDS
+            events: list[object] = []
+            while not any(isinstance(one, EndOfSession) for one in events):
+                assert time.monotonic() < deadline
+                events += receiver.poll(timeout=0.1).events()
+            assert source.stats()["connections_refused"] == 1
+
+
+def test_the_driver_reads_no_log_for_an_application_without_its_key(running: RunningDriver) -> None:
+    """An admitted application cannot have the log of another one published as its own source."""
+    with attached(running.path) as context, context.source("secret") as source:
+        log = _log_of(source)
+        with _application(running.path) as thief, context.receiver("stolen") as receiver:
+            order = {"do": "publish", "request": 1, "id": 2, "topic": "stolen", "options": {}}
+            place = {"session_id": log.session_id, "transport_id": log.transport_id, "topic_index": 1}
+            assert "error" in thief.ask({**order, **place, "key": log.key ^ 1})
+            source.send(b"secret", flush=True)
+            assert source.wait_drained(timeout=SECONDS)
+            assert not receiver.sources
+
+
+def test_the_first_message_from_the_network_waits_for_the_invited_readers(
+    remote: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An application that attaches late reads a log from its first message on."""
+    monkeypatch.setattr(topics, "_ATTACHED_SECONDS", SECONDS)
+    announced: list[SharedSource] = []
+
+    def announce(_topic: ReceivedTopic, source: SharedSource) -> int:
+        announced.append(source)
+        return 1
+
+    with DriverContext("lo", **OWN_ADDRESSES) as context:
+        topic = ReceivedTopic(context, "invited", {}, announce)
+        topic.start()
+        try:
+            with remote.source("invited", flow_control="min") as source:
+                source.wait_connected(timeout=SECONDS)
+                source.send(b"first", flush=True)
+                wait_for(lambda: announced, "the announcement")
+                log = announced[0].log
+                time.sleep(0.2)  # a message that does not wait is relayed by now
+                with RawReceiver(f"LBTIPC:{log.session_id:x}:{log.transport_id}") as late:
+                    assert late.attach(log.key).position == 0
+                    wait_for(lambda: topic._relay.counters().messages == 1, "the message")
+        finally:
+            topic.close()
+
+
+def test_a_source_waits_for_the_receivers_of_its_host(
+    running: RunningDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there once they have attached, so that they read it from its first message on."""
+    monkeypatch.setattr(attached_sources, "_ATTACHED_SECONDS", SECONDS)
+    with attached(running.path) as context, _application(running.path) as receiving:
+        assert "error" not in receiving.receive("near")
+        made: list[Source] = []
+
+        def make() -> None:
+            with context.source("near") as source:
+                source.send(b"first", flush=True)
+                made.append(source)
+
+        maker = threading.Thread(target=make)
+        maker.start()
+        log = log_of(receiving.hear())
+        time.sleep(0.2)  # a source that does not wait is there by now
+        assert not made
+        with RawReceiver(f"LBTIPC:{log.session_id:x}:{log.transport_id}") as late:
+            assert late.attach(log.key).position == 0
+            maker.join(SECONDS)
+            assert made
