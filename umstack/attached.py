@@ -98,13 +98,18 @@ class AttachedSource(Source):
 
     @property
     def is_connected(self) -> bool:
-        """True if flow control on the network knows a receiver. Raises Closed, DriverError."""
+        """True if the driver's sends need not wait for a receiver. Raises Closed, DriverError."""
         self._check_open()
         return self._driver.state(self._number).is_connected
 
     @property
     def known_receivers(self) -> int:
-        """The receivers of the topic on the network that wait_connected() counts. Raises Closed, DriverError."""
+        """The receivers that wait_connected() counts: those of the network, and those of this driver's applications.
+
+        Raises:
+            DriverError: The driver has ended.
+            Closed: The source is closed.
+        """
         self._check_open()
         return self._driver.state(self._number).receivers
 

@@ -120,7 +120,9 @@ class RateLimited(WouldBlock):
 class NotConnected(WouldBlock):
     """Flow control knows no receiver yet (AE-12)."""
 
-    default_hint = "start a receiver of the topic, wait for it, or use flow_control none"
+    default_hint = (
+        "start a receiver of the topic, wait for it, or set flow_control_without_receivers to publish"
+    )
 
 
 class ResponseTimeout(UmError):

@@ -644,7 +644,7 @@ class Source(AsyncClosing):
 
     @property
     def is_connected(self) -> bool:
-        """True if flow control knows a receiver; always true with flow_control none. Raises Closed."""
+        """True if sends need not wait for a receiver: flow control knows one, or needs none. Raises Closed."""
         self._check_open()
         return bool(lib.um_publication_connected(self._handle))
 

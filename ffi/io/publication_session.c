@@ -1,6 +1,7 @@
 /* One file, because opening, closing and servicing a session is the same for every transport but for its sockets. */
 #include <unistd.h>
 
+#include "core/source/flow_reports.h"
 #include "io/publication_session_private.h"
 #include "os/clock.h"
 #include "os/lock.h"
@@ -410,6 +411,15 @@ int um_publication_sessions_open_ipc(um_publication_sessions *sessions, um_sourc
 void um_publication_session_limit_datagram(um_publication_session *session, uint32_t bytes)
 {
     um_source_session_set_datagram_max(&session->core, bytes);
+}
+
+void um_publication_session_add_local(um_publication_session *session, int32_t change)
+{
+    um_lock_acquire(&session->core.sender_lock);
+    um_flow_reports_add_local(&session->core, change);
+    um_lock_release(&session->core.sender_lock);
+    atomic_store_explicit(&session->sender.requested_ns, um_clock_ns(), memory_order_relaxed);
+    um_reactor_wake_by(session->sessions->reactor, 0);
 }
 
 /* Under both locks. */

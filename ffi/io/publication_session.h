@@ -16,6 +16,9 @@ typedef struct um_publication_session um_publication_session;
 
 /* Limits the datagrams of this session to this UDP payload from now on. */
 void um_publication_session_limit_datagram(um_publication_session *session, uint32_t bytes);
+/* Adds this number of receivers that get the session's messages another way, or removes them if it is negative. While
+ * flow control min or max counts no other receiver, the session continues for them. Any thread. */
+void um_publication_session_add_local(um_publication_session *session, int32_t change);
 /* Returns the address that receives control messages or connections; um_context_follow_interface changes it. */
 um_address um_publication_session_local(const um_publication_session *session);
 /* Returns the memory of the session's log. It stays mapped after um_publication_session_shut, because an application

@@ -329,6 +329,11 @@ def test_a_bad_argument_is_refused() -> None:
             "minimum_initial_interval is above",
         ),
         ("source", {"flow_control": "tagged"}, "needs a group"),
+        (
+            "source",
+            {"flow_control_without_receivers": "publish", "flow_control_group_minimum_size": 2},
+            "waits for no receiver",
+        ),
         ("receiver", {"resolver_query_minimum_initial_interval": 600}, "minimum_initial_interval is above"),
     ],
 )

@@ -186,6 +186,29 @@ def test_the_receivers_of_the_network_connect_a_source(running: RunningDriver, r
             assert source.wait_drained(timeout=SECONDS)
 
 
+@pytest.mark.parametrize("policy", ["min", "max"])
+def test_receivers_of_the_host_count_for_flow_control(policy: str) -> None:
+    """Without a receiver of the network everything arrives and is drained; without any receiver the source waits."""
+    with driver(*ALLOWED) as one, applications(one.path) as begin:
+        subscriber = begin("subscribe", "host")
+        publisher = begin("publish", "host", flow_control=policy)
+        assert publisher.ask("50000")["sent"] == 50000
+        report = subscriber.ask("50000")
+        assert list(report["counts"].values()) == [50000], report
+        assert report["in_order"]
+        assert not report["lost"]
+        with attached(one.path) as context, context.source("late", flow_control=policy) as source:
+            assert not source.is_connected
+            assert source.known_receivers == 0
+            with context.receiver("late") as receiver:
+                source.wait_connected(timeout=SECONDS)
+                receiver.wait_connected(timeout=SECONDS)
+                source.send_many([payload(i) for i in range(1000)], flush=True)
+                assert source.wait_drained(timeout=SECONDS), "the driver waits for a receiver of the network"
+                assert len(collect(receiver, 1000)) == 1000
+            wait_for(lambda: not source.is_connected, "the end of the last receiver")
+
+
 def test_a_receiver_that_comes_later_begins_with_the_next_message(
     running: RunningDriver, remote: Context
 ) -> None:

@@ -337,6 +337,43 @@ def test_without_a_receiver_a_source_with_flow_control_is_not_connected(context:
         assert source.is_connected
 
 
+@pytest.mark.parametrize("transport", ["lbtrm", "lbtru"])
+def test_a_source_can_publish_without_receivers_and_then_follow_them(transport: str) -> None:
+    """AE-12, AE-20: more than the window is sent to nobody; the first receiver that comes holds the source back."""
+    message = bytes(1000)
+    with (
+        open_context() as own,
+        own.source(
+            "anybody",
+            transport=transport,
+            flow_control="min",
+            flow_control_without_receivers="publish",
+            transport_lbtrm_transmission_window_size=1 << 18,
+            transport_lbtru_transmission_window_size=1 << 18,
+        ) as source,
+    ):
+        assert source.is_connected
+        for _ in range(1000):
+            source.send(message, flush=True, timeout=SECONDS)
+        assert source.wait_drained(timeout=SECONDS)
+        with own.receiver("anybody", **SMALL_QUEUE) as receiver:
+            source.wait_connected(timeout=SECONDS)
+            sent = 0
+
+            def fill() -> None:
+                nonlocal sent
+                while sent < 100_000:
+                    source.send(message, flush=True, timeout=1)
+                    sent += 1
+
+            with pytest.raises(BackPressured):
+                fill()
+            assert len(collect(receiver, sent)) == sent
+        wait_for(lambda: source.known_receivers == 0, "the end of the receiver")
+        for _ in range(1000):
+            source.send(message, flush=True, timeout=SECONDS)
+
+
 def test_a_full_window_is_back_pressure(context: Context) -> None:
     """AE-7, AE-13, AE-20: a reader that stops reading stops the publisher, and nothing is lost."""
     with open_context() as own:

@@ -38,6 +38,7 @@ SOURCE_SESSION_OPTIONS: tuple[str, ...] = (
     "flow_control",
     "flow_control_group_tag",
     "flow_control_group_minimum_size",
+    "flow_control_without_receivers",
     "flow_control_receiver_timeout",
     "flow_control_stall_timeout",
     "flow_control_receivers_allowed",

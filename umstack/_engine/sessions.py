@@ -137,6 +137,7 @@ def _fill_datagram_source(config: Any, core: CoreContext, options: SourceOptions
     config.flow_group_minimum_size = options.flow_control_group_minimum_size
     config.flow_receiver_timeout_ns = options.flow_control_receiver_timeout_ns
     config.flow_stall_timeout_ns = options.flow_control_stall_timeout_ns
+    config.flow_publishes_without_receivers = options.flow_control_without_receivers == "publish"
     networks = allowed_networks(options.flow_control_receivers_allowed)
     config.flow_network_count = len(networks)
     for place, network in zip(config.flow_networks, networks, strict=False):

@@ -170,6 +170,7 @@ class SourceKeywords(TypedDict, total=False):
     flow_control: str
     flow_control_group_tag: OptionValue
     flow_control_group_minimum_size: OptionValue
+    flow_control_without_receivers: str
     flow_control_receiver_timeout: OptionValue
     flow_control_stall_timeout: OptionValue
     blocked_send_warning_interval: OptionValue

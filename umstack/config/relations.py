@@ -155,6 +155,12 @@ def check_source(options: SourceOptions) -> None:
         raise OptionError(
             "flow_control tagged needs a group", hint="set flow_control_group_tag to that of the receivers"
         )
+    if options.flow_control_without_receivers == "publish" and options.flow_control_group_minimum_size:
+        raise OptionError(
+            "flow_control_without_receivers publish waits for no receiver, but flow_control_group_minimum_size is "
+            f"{options.flow_control_group_minimum_size}",
+            hint="leave one of them out",
+        )
 
 
 def check_receiver(options: ReceiverOptions) -> None:

@@ -1,4 +1,7 @@
-"""The options of a source. Those of a transport session are taken from the first source on it (UM-18)."""
+"""The options of a source. Those of a transport session are taken from the first source on it (UM-18).
+
+One file, because it is one table: each option of the scope once, with its unit, range and default.
+"""
 
 from __future__ import annotations
 
@@ -314,6 +317,13 @@ class SourceOptions:
         ours=0,
         maximum=256,
         doc="With tagged: receivers of the group needed before the source counts as connected.",
+    )
+    flow_control_without_receivers: str = option(
+        Kind.CHOICE,
+        ours="wait",
+        choices=("wait", "publish"),
+        doc="With min, max or tagged, while no receiver counts: wait, sends wait for one; publish, the source "
+        "publishes as with none, and follows the receivers from the first status message on.",
     )
     flow_control_receiver_timeout_ns: int = option(
         Kind.MILLISECONDS,

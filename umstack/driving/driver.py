@@ -258,6 +258,7 @@ class Driver:
             receivers, application.receivers = application.receivers, {}
         for topic in receivers.values():
             self._release(topic)
+            self._count_local(topic.topic)
         for source in application.sources.values():
             self._ending.append(_Ending(source, time.monotonic()))
         application.connection.close()
@@ -301,7 +302,9 @@ class Driver:
         with self._lock:
             if found is not None:
                 application.receivers[number] = found
-                return
+        if found is not None:
+            self._count_local(topic)
+            return
         made = ReceivedTopic(self._context, topic, options, self._announce)
         with self._lock:
             application.receivers[number] = made
@@ -312,6 +315,7 @@ class Driver:
                 del application.receivers[number]
             raise
         self._topics[key] = made
+        self._count_local(topic)
 
     def _announce(self, topic: ReceivedTopic, source: SharedSource) -> int:
         """Announce a source of a topic that the driver receives. On the relay's thread."""
@@ -355,6 +359,7 @@ class Driver:
             ]
         for one, received_number in wanting:
             self._send(one, _announcement(received_number, source.shared))
+        self._count_local(topic)
         processes = {one for one, _ in wanting}
         return {
             "name": source.transport,
@@ -362,6 +367,21 @@ class Driver:
             "readers": 1 + len(processes),
             "message_max": source.message_max_bytes,
         }
+
+    def _count_local(self, topic: str) -> None:
+        """Count the receivers of this host for the sources of a topic: they read the sources' logs."""
+        with self._lock:
+            count = sum(
+                received.topic == topic for one in self._applications for received in one.receivers.values()
+            )
+            sources = [
+                source
+                for one in self._applications
+                for source in one.sources.values()
+                if source.topic == topic
+            ]
+        for source in sources:
+            source.set_local_receivers(count)
 
     def _source_of(self, application: _Application, number: int) -> PublishedTopic:
         source = application.sources.get(number)
@@ -375,6 +395,7 @@ class Driver:
             source = application.sources.pop(number, None)
         if topic is not None:
             self._release(topic)
+            self._count_local(topic.topic)
         if source is not None:
             self._ending.append(_Ending(source, time.monotonic()))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
+from umstack._core import lib
 from umstack._engine.host_identity import host_id
 from umstack._engine.publication import Publication
 from umstack._engine.queue_memory import QueueMemory
@@ -184,7 +185,17 @@ class PublishedTopic:
     """One source of an application: its messages come in the application's shared log, and leave by a source of the
     driver."""
 
-    __slots__ = ("_log_name", "_memory", "_relay", "_source", "_subscription", "ended", "shared", "topic")
+    __slots__ = (
+        "_local_receivers",
+        "_log_name",
+        "_memory",
+        "_relay",
+        "_source",
+        "_subscription",
+        "ended",
+        "shared",
+        "topic",
+    )
 
     def __init__(
         self, context: DriverContext, topic: str, options: Mapping[str, str], log: SharedLog
@@ -199,6 +210,7 @@ class PublishedTopic:
         """Set when the application's session has ended and all of its messages were published."""
         engine = context.engine
         self._source = context.source(topic, **cast("Any", options))
+        self._local_receivers = 0
         try:
             chosen = Config().receiver_options()
             self._log_name = f"log of {topic!r}"
@@ -246,11 +258,17 @@ class PublishedTopic:
         """True if no message waits for the network."""
         return self._relay.is_idle
 
+    def set_local_receivers(self, count: int) -> None:
+        """Set how many receivers of this host read the log: flow control min and max need no other then."""
+        change, self._local_receivers = count - self._local_receivers, count
+        if change:
+            lib.um_publication_session_add_local(self._source._publication.session.handle, change)
+
     def state(self) -> dict[str, Any]:
         """Return the fields of a reply to a `state` request."""
         return {
             "connected": self._source.is_connected,
-            "receivers": self._source.known_receivers,
+            "receivers": self._source.known_receivers + self._local_receivers,
             "drained": self._source._is_drained(),
             "reached": self.reached,
             "given_up": self._given_up(),
@@ -266,6 +284,7 @@ class PublishedTopic:
         self._subscription.close()
         self._memory.close()
         self._relay.stop()
+        self.set_local_receivers(0)
         self._source.close()
         self._relay.close()
 

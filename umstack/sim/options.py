@@ -77,6 +77,7 @@ class SessionOptions:
     flow_group_minimum_size: int = 1
     flow_receiver_timeout_ns: int = 5 * SECOND
     flow_stall_timeout_ns: int = 0
+    flow_publishes_without_receivers: bool = False
     repair_budget_bps: int = 0
     nak_cutoff_interval_ns: int = 0
 

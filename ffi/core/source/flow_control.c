@@ -167,14 +167,23 @@ uint32_t um_flow_counted(const um_flow_control *flow)
     return counted;
 }
 
-bool um_flow_is_connected(const um_flow_control *flow)
+static uint32_t count_members(const um_flow_control *flow)
 {
-    if (flow->policy == UM_FLOW_NONE)
-        return true;
     uint32_t members = 0;
     for (uint32_t i = 0; i < flow->receiver_count; i++)
         members += is_counted(flow, &flow->receivers[i]);
-    return members >= flow->group_minimum_size;
+    return members;
+}
+
+bool um_flow_is_open(const um_flow_control *flow)
+{
+    bool has_local = flow->local_receivers > 0 && flow->policy != UM_FLOW_TAGGED;
+    return flow->policy != UM_FLOW_NONE && (flow->publishes_without_receivers || has_local) && count_members(flow) == 0;
+}
+
+bool um_flow_is_connected(const um_flow_control *flow)
+{
+    return flow->policy == UM_FLOW_NONE || count_members(flow) >= flow->group_minimum_size || um_flow_is_open(flow);
 }
 
 int64_t um_flow_limit(const um_flow_control *flow)

@@ -53,7 +53,9 @@ typedef struct um_flow_control {
     uint32_t group_tag;
     uint32_t group_minimum_size; /* receivers needed to be connected */
     int64_t receiver_timeout_ns;
-    int64_t stall_timeout_ns; /* 0: a receiver can hold the sender without a bound */
+    int64_t stall_timeout_ns;         /* 0: a receiver can hold the sender without a bound */
+    bool publishes_without_receivers; /* while no receiver counts, nothing holds the sender */
+    uint32_t local_receivers;         /* receivers that get the messages another way and have no limit */
     uint32_t receiver_count;
     um_flow_receiver receivers[UM_FLOW_RECEIVERS_MAX];
     uint64_t refused_count; /* status messages of receivers that the full table could not take */
@@ -98,10 +100,14 @@ int64_t um_flow_expire(um_flow_control *flow, int64_t now_ns);
 /* Number of known receivers that are not stalled. */
 uint32_t um_flow_counted(const um_flow_control *flow);
 
-/* Returns true if enough receivers count for the policy. */
+/* Returns true if no receiver counts and the source publishes anyway, by its option or, unless tagged, for its local
+ * receivers: the policy has no limit. */
+bool um_flow_is_open(const um_flow_control *flow);
+
+/* Returns true if enough receivers count for the policy, or it is open. */
 bool um_flow_is_connected(const um_flow_control *flow);
 
-/* The policy's current sender limit; meaningful only if connected. */
+/* The policy's current sender limit; meaningful only if connected and not open. */
 int64_t um_flow_limit(const um_flow_control *flow);
 
 #endif

@@ -30,7 +30,8 @@ void um_flow_reports_solicit(um_source_session *session, int64_t now_ns)
 {
     int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
     int64_t most = retransmittable_bytes(session);
-    if (position < session->sender_limit - most / 2 || position < session->solicited_position + most / 4)
+    if (session->has_no_limit || position < session->sender_limit - most / 2 ||
+        position < session->solicited_position + most / 4)
         return;
     session->solicited_position = position;
     um_source_session_message_send(session, now_ns);
@@ -39,7 +40,10 @@ void um_flow_reports_solicit(um_source_session *session, int64_t now_ns)
 static void apply(um_source_session *session)
 {
     bool is_connected = um_flow_is_connected(&session->flow);
-    if (is_connected) {
+    session->has_no_limit = um_flow_is_open(&session->flow);
+    if (session->has_no_limit) {
+        atomic_store_explicit(&session->is_sender_blocked, false, memory_order_relaxed);
+    } else if (is_connected) {
         int64_t limit = um_flow_limit(&session->flow);
         if (limit > session->sender_limit) {
             session->sender_limit = limit;
@@ -48,6 +52,13 @@ static void apply(um_source_session *session)
         }
     }
     atomic_store_explicit(&session->log.is_connected, is_connected, memory_order_release);
+}
+
+void um_flow_reports_add_local(um_source_session *session, int32_t change)
+{
+    session->flow.local_receivers += (uint32_t)change;
+    apply(session);
+    um_window_conduct(session);
 }
 
 int64_t um_flow_reports_tick_stalls(um_source_session *session, int64_t now_ns)

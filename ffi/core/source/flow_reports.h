@@ -21,6 +21,9 @@ int64_t um_flow_reports_tick(um_source_session *session, int64_t now_ns);
  * again. */
 int64_t um_flow_reports_tick_stalls(um_source_session *session, int64_t now_ns);
 
+/* Adds this number of local receivers (um_flow_is_open), or removes them if it is negative. */
+void um_flow_reports_add_local(um_source_session *session, int32_t change);
+
 /* Solicits positions with a session message when the sender has used half of the retransmittable bytes. */
 void um_flow_reports_solicit(um_source_session *session, int64_t now_ns);
 

@@ -117,7 +117,9 @@ void um_source_session_init(um_source_session *session, void *memory, const um_s
     session->flow.stall_timeout_ns = config->flow_stall_timeout_ns;
     session->nonmembers_noisy_ns = session->nonmembers_lose_ns = INT64_MIN;
     session->repair_budget = (um_repair_budget){config->repair_budget_bps, {0, INT64_MIN}};
-    session->sender_limit = um_flow_is_connected(&session->flow) ? um_flow_limit(&session->flow) : 0;
+    session->flow.publishes_without_receivers = config->flow_publishes_without_receivers;
+    session->has_no_limit = um_flow_is_open(&session->flow);
+    session->sender_limit = config->flow_policy == UM_FLOW_NONE ? INT64_MAX : 0;
     atomic_init(&session->log.is_connected, um_flow_is_connected(&session->flow));
     um_log_conduct(&session->log, 0, 0);
     um_source_transport_counters_reset(&session->counters);
@@ -192,6 +194,9 @@ static void accept_batch(um_source_session *session, uint32_t count, int64_t now
     session->next_sqn += count;
     session->window_used_bytes += bytes;
     atomic_store_explicit(&session->sender_position, last->position + last->span, memory_order_seq_cst);
+    /* The limit goes no further, so that the first receiver's window counts from its first status message on. */
+    if (session->has_no_limit && last->position + last->span > session->sender_limit)
+        session->sender_limit = last->position + last->span;
     um_staged_drop_sent(&session->staged, last->position + last->span);
     if (UM_UNLIKELY(session->retentions != NULL))
         um_retention_on_sent(session, now_ns);
@@ -239,11 +244,16 @@ static void skip_padding(um_source_session *session)
         atomic_store_explicit(&session->sender_position, position, memory_order_seq_cst);
 }
 
+static int64_t limit_now(const um_source_session *session)
+{
+    return session->has_no_limit ? INT64_MAX : session->sender_limit;
+}
+
 static void note_limit(um_source_session *session, int64_t flushed)
 {
     int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
     bool is_limited =
-        position < flushed && session->sender_limit < flushed && um_log_frame_length(&session->log, position) > 0;
+        position < flushed && limit_now(session) < flushed && um_log_frame_length(&session->log, position) > 0;
     if (is_limited && !session->is_at_limit) {
         UM_COUNT(session->counters.snd_bpe, 1);
         um_clients_report_passed(session); /* without filter reports the clients' positions may not advance */
@@ -279,7 +289,7 @@ static int send_batch(um_source_session *session, int64_t now_ns, uint32_t budge
     atomic_store_explicit(&session->is_sender_blocked, false, memory_order_relaxed);
     atomic_store_explicit(&session->is_sender_waiting, false, memory_order_relaxed);
     int64_t flushed = atomic_load_explicit(&session->flush_limit, memory_order_seq_cst);
-    int64_t limit = flushed < session->sender_limit ? flushed : session->sender_limit;
+    int64_t granted = limit_now(session), limit = flushed < granted ? flushed : granted;
     um_tx batch[UM_SEND_BATCH_MAX];
     uint32_t count = build_batch(session, limit, budget, now_ns, batch);
     uint32_t fit = fitting(session, batch, count);

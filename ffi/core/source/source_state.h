@@ -55,8 +55,9 @@ typedef struct um_source_session_config {
     uint32_t flow_group_minimum_size;
     int64_t flow_receiver_timeout_ns;
     int64_t flow_stall_timeout_ns; /* a receiver that holds the sender back this long stops counting; 0: never */
-    uint64_t flow_cookie;          /* random number that receivers repeat to count; 0: all count */
-    uint32_t flow_network_count;   /* 0: no restriction; receivers at every address count */
+    bool flow_publishes_without_receivers;
+    uint64_t flow_cookie;        /* random number that receivers repeat to count; 0: all count */
+    uint32_t flow_network_count; /* 0: no restriction; receivers at every address count */
     um_network flow_networks[UM_FLOW_NETWORKS_MAX];
     uint64_t repair_budget_bps;     /* see repair_budget.h; 0: none */
     int64_t nak_cutoff_interval_ns; /* a receiver over its share this long is cut off; 0: never */
@@ -118,9 +119,10 @@ typedef struct um_source_session {
     uint32_t next_sqn;
     uint32_t trail_sqn;
     uint64_t window_used_bytes;
-    bool has_sent;              /* a session that never sent data sends no session messages (UM-74) */
-    bool is_at_limit;           /* the sender is at its limit: the episode is counted (AE-10) */
-    bool is_window_capped;      /* a receiver's window is larger than the retransmittable bytes */
+    bool has_sent;         /* a session that never sent data sends no session messages (UM-74) */
+    bool has_no_limit;     /* no receiver counts and it publishes anyway: sender_limit follows the sender's position */
+    bool is_at_limit;      /* the sender is at its limit: the episode is counted (AE-10) */
+    bool is_window_capped; /* a receiver's window is larger than the retransmittable bytes */
     int64_t solicited_position; /* sender position when it last solicited status messages */
     int64_t link_retry_ns;      /* delay before the link is tried again; 0: it accepted everything */
     int link_error;             /* last negative errno of the link; the owner clears it */
