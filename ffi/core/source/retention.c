@@ -31,6 +31,11 @@ size_t um_retention_footprint(const um_retention_config *config)
     return arena.used_bytes;
 }
 
+static um_retention **bucket_of(const um_source_session *session, uint32_t topic_index)
+{
+    return &session->retentions[(topic_index * 2654435761u) >> (32 - UM_RETENTION_BUCKET_BITS)];
+}
+
 void um_retention_init(um_retention *retention, void *memory, const um_retention_config *config,
                        um_source_session *session, uint32_t topic_index, uint32_t initial_sqn)
 {
@@ -42,19 +47,21 @@ void um_retention_init(um_retention *retention, void *memory, const um_retention
     retention->initial_sqn = retention->first_sqn = retention->next_sqn = initial_sqn;
     carve(retention, &arena, config);
     retention->index_mask = entry_count(config) - 1;
-    if (session->retentions == NULL)
+    if (session->retention_count++ == 0)
         session->retained_position = session->indexed_position =
             atomic_load_explicit(&session->sender_position, memory_order_relaxed);
-    retention->next = session->retentions;
-    session->retentions = retention;
+    um_retention **bucket = bucket_of(session, topic_index);
+    retention->next = *bucket;
+    *bucket = retention;
 }
 
 void um_retention_fini(um_retention *retention)
 {
-    um_retention **link = &retention->session->retentions;
+    um_retention **link = bucket_of(retention->session, retention->topic_index);
     while (*link != retention)
         link = &(*link)->next;
     *link = retention->next;
+    retention->session->retention_count--;
 }
 
 static um_retained *entry_of(const um_retention *retention, uint32_t sqn)
@@ -92,8 +99,11 @@ static void drop_old(um_retention *retention, int64_t now_ns)
 
 static um_retention *retention_of(const um_source_session *session, const uint8_t *message)
 {
-    um_retention *r = session->retentions;
-    while (r != NULL && (message[0] != UM_LBMC_MESSAGE || r->topic_index != um_load_be32(message + 4)))
+    if (message[0] != UM_LBMC_MESSAGE)
+        return NULL;
+    uint32_t topic_index = um_load_be32(message + 4);
+    um_retention *r = *bucket_of(session, topic_index);
+    while (r != NULL && r->topic_index != topic_index)
         r = r->next;
     return r;
 }
@@ -126,8 +136,10 @@ static int64_t visit_frames(um_source_session *session, int64_t from, int64_t en
         if (!um_log_frame_is_pad(&session->log, from)) {
             const uint8_t *message = um_log_at(&session->log, from) + UM_FRAME_HEADER_BYTES;
             um_retention *retention = retention_of(session, message);
-            if (retention != NULL)
+            if (retention != NULL) {
                 visit(retention, message, from, now_ns);
+                drop_old(retention, now_ns);
+            }
         }
         from += (int64_t)um_align_up((uint32_t)length, UM_FRAME_ALIGNMENT);
     }
@@ -138,14 +150,12 @@ void um_retention_on_sent(um_source_session *session, int64_t now_ns)
 {
     int64_t sent = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
     session->indexed_position = visit_frames(session, session->indexed_position, sent, now_ns, index_message);
-    for (um_retention *r = session->retentions; r != NULL; r = r->next)
-        drop_old(r, now_ns);
 }
 
 /* Copies the message to the store, where later messages will eventually overwrite it. */
 static void store_message(um_retention *retention, const uint8_t *message, int64_t position, int64_t now_ns)
 {
-    (void)now_ns;
+    drop_old(retention, now_ns); /* a message that is dropped needs no copy */
     uint32_t sqn = um_load_be32(message + 8), length = um_load_be16(message + 2);
     if (sqn - retention->first_sqn >= retention->next_sqn - retention->first_sqn ||
         entry_of(retention, sqn)->place != position)

@@ -6,9 +6,11 @@
  *
  * The oldest message is dropped if the others have at least the size threshold's bytes and the message as old as the
  * age threshold, and in any case beyond the size limit or the entries of the index. One message always stays (UM-141).
+ * A topic drops messages when it sends and when a range of it is requested: other topics' sends do not examine it.
  *
  * Threads: the holder of the session's sender lock. Memory: one block of footprint bytes, owned by the creator;
- * untouched parts need no pages. Complexity: amortized constant per message sent; logarithmic for a range.
+ * untouched parts need no pages. Complexity: amortized constant per message sent, for up to UM_RETENTION_BUCKETS topics
+ * of a session; logarithmic for a range.
  */
 #ifndef UM_CORE_RETENTION_H
 #define UM_CORE_RETENTION_H
@@ -32,7 +34,7 @@ typedef struct um_retained {
 typedef struct um_retention {
     um_retention_config config;
     um_source_session *session;
-    struct um_retention *next; /* next one in the session's list */
+    struct um_retention *next; /* next one in its bucket of the session */
     uint32_t topic_index;
     uint32_t initial_sqn;
     bool has_started;
@@ -50,7 +52,7 @@ typedef struct um_retention {
 } um_retention;
 
 size_t um_retention_footprint(const um_retention_config *config);
-/* Adds the retention to the session's list; memory is zeroed. */
+/* Adds the retention to the session's; memory is zeroed. */
 void um_retention_init(um_retention *retention, void *memory, const um_retention_config *config,
                        um_source_session *session, uint32_t topic_index, uint32_t initial_sqn);
 void um_retention_fini(um_retention *retention);

@@ -35,6 +35,7 @@ static void carve(um_source_session *session, um_arena *arena, const um_source_s
     s->headers = um_arena_take(arena, (size_t)UM_SEND_BATCH_MAX * UM_FRAMING_DATA_BYTES);
     s->staged.memory = um_arena_take(arena, um_staged_footprint());
     s->parts = um_arena_take(arena, sizeof(um_part) * UM_SEND_BATCH_MAX * UM_DATAGRAM_PARTS_MAX);
+    s->retentions = um_arena_take(arena, sizeof *s->retentions * UM_RETENTION_BUCKETS);
 }
 
 static uint32_t longest_datagram(enum um_transport transport)
@@ -198,7 +199,7 @@ static void accept_batch(um_source_session *session, uint32_t count, int64_t now
     if (session->has_no_limit && last->position + last->span > session->sender_limit)
         session->sender_limit = last->position + last->span;
     um_staged_drop_sent(&session->staged, last->position + last->span);
-    if (UM_UNLIKELY(session->retentions != NULL))
+    if (UM_UNLIKELY(session->retention_count > 0))
         um_retention_on_sent(session, now_ns);
     while (session->window_used_bytes > session->config.window_bytes && session->trail_sqn + 1 != session->next_sqn)
         um_window_drop_oldest(session); /* a batch larger than the window */

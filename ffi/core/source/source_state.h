@@ -99,6 +99,8 @@ typedef struct um_cut_datagram {
 struct um_source;
 struct um_retention;
 
+enum { UM_RETENTION_BUCKET_BITS = 12, UM_RETENTION_BUCKETS = 1 << UM_RETENTION_BUCKET_BITS };
+
 typedef struct um_source_session {
     um_publication_log log;
     um_source_session_config config;
@@ -162,12 +164,13 @@ typedef struct um_source_session {
     uint32_t copies;       /* copies per datagram that the rate limits count: at least 1 */
     uint32_t answer_count; /* responses to addresses that are not clients', since answers_since_ns */
     int64_t answers_since_ns;
-    int64_t clients_due_ns;          /* next check of client timeouts */
-    int64_t passed_due_ns;           /* next filter reports to clients */
-    uint32_t stream_client_count;    /* LBT-TCP, LBT-IPC: maintained by the owner */
-    struct um_retention *retentions; /* list for the sources that offer late join (retention.h) */
-    int64_t retained_position;       /* log frames from here on are retained in place */
-    int64_t indexed_position;        /* log frames before it are in the indices of the retentions */
+    int64_t clients_due_ns;           /* next check of client timeouts */
+    int64_t passed_due_ns;            /* next filter reports to clients */
+    uint32_t stream_client_count;     /* LBT-TCP, LBT-IPC: maintained by the owner */
+    struct um_retention **retentions; /* UM_RETENTION_BUCKETS lists of the sources that offer late join (retention.h) */
+    uint32_t retention_count;
+    int64_t retained_position; /* log frames from here on are retained in place */
+    int64_t indexed_position;  /* log frames before it are in the indices of the retentions */
     um_source_transport_counters counters;
 } um_source_session;
 
