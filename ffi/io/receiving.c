@@ -468,8 +468,11 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
     if (um_receiver_session_find(session, receiver, topic_index) != NULL)
         return -EEXIST;
     um_delivery *delivery = um_allocate(sizeof *delivery);
-    if (delivery == NULL)
+    if (delivery == NULL) {
+        if (session->controllers == NULL)
+            close_session(receiving, (session_block *)session);
         return -ENOMEM;
+    }
     um_delivery_init(delivery, receiver, receiving->next_delivery_id++, source, topic_index,
                      session->config.nak_generation_ns);
     delivery->is_nak_free = !um_receiver_session_can_nak(session);
@@ -480,6 +483,8 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
     }
     receiver->controller_count--;
     free(delivery);
+    if (session->controllers == NULL)
+        close_session(receiving, (session_block *)session);
     receiving->reactor->error_step = "topic table";
     return -ENOSPC;
 }
@@ -500,17 +505,12 @@ uint32_t um_receiving_connected(const um_receiving *receiving, const um_receiver
 void um_receiving_drop(um_receiving *receiving, um_receiver *receiver)
 {
     um_resume_points_forget(&receiving->node.resume_points, receiver);
-    for (uint32_t i = receiving->node.session_count; i-- > 0;) {
-        um_receiver_session *session = receiving->node.sessions[i];
-        for (um_delivery *d = session->controllers, *next; d != NULL; d = next) {
-            next = d->next;
-            if (d->receiver != receiver)
-                continue;
-            uint32_t topic_index = d->topic_index;
-            unmap_controller(receiving, session, d);
-            if (um_topic_table_slot(&session->topics, topic_index)->first == NULL)
-                um_group_cancel_topic(group_of(session), topic_index);
-        }
+    while (receiver->controllers != NULL) {
+        um_receiver_session *session = receiver->controllers->session;
+        uint32_t topic_index = receiver->controllers->topic_index;
+        unmap_controller(receiving, session, receiver->controllers);
+        if (um_topic_table_slot(&session->topics, topic_index)->first == NULL)
+            um_group_cancel_topic(group_of(session), topic_index);
         if (session->controllers == NULL)
             close_session(receiving, (session_block *)session);
     }

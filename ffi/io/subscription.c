@@ -45,6 +45,9 @@ int um_subscription_open(um_event_queue *queue, const um_receiver_config *config
     bool is_open = !um_gate_is_shut(&queue->gate);
     if (is_open) {
         subscription->next = receiving->subscriptions;
+        subscription->link = &receiving->subscriptions;
+        if (subscription->next != NULL)
+            subscription->next->link = &subscription->next;
         receiving->subscriptions = subscription;
         receiving->on_unmapped = note_ended_source;
     }
@@ -107,10 +110,9 @@ void um_subscription_close(um_subscription *subscription)
     um_gate_await_empty(&subscription->gate);
     um_reactor_lock(receiving->reactor);
     um_receiving_drop(receiving, &subscription->core);
-    um_subscription **link = &receiving->subscriptions;
-    while (*link != subscription)
-        link = &(*link)->next;
-    *link = subscription->next;
+    *subscription->link = subscription->next;
+    if (subscription->next != NULL)
+        subscription->next->link = subscription->link;
     um_reactor_unlock(receiving->reactor);
     um_reactor_wake_by(receiving->reactor, 0);
 }

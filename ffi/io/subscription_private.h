@@ -12,6 +12,7 @@ struct um_subscription {
     um_gate gate;
     um_event_queue *queue; /* outlives the subscription */
     um_subscription *next;
+    um_subscription **link; /* the pointer to it in the list */
     um_ended_source *ended; /* not taken yet */
     uint32_t ended_count;
     uint32_t ended_capacity;

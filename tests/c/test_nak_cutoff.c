@@ -84,6 +84,7 @@ TEST("UX-21", "a session NAKs if any of its receivers may; a new receiver of a c
     um_receiver other = f->receiver;
     other.is_cut_off = false;
     other.controller_count = 0;
+    other.controllers = NULL;
     um_delivery *delivery = zeroed(sizeof *delivery);
     um_delivery_init(delivery, &other, 99, 1, TOPIC + 1, f->session->config.nak_generation_ns);
     CHECK(um_receiver_session_map(f->session, delivery, f->now_ns));

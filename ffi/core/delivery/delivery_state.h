@@ -44,6 +44,7 @@ typedef struct um_receiver {
     bool is_cut_off;     /* the application has stopped NAKs for this receiver (nak_cutoff.h) */
     bool *has_begun_otr; /* the owner's, set when a controller starts off-transport recovery; may be NULL */
     uint32_t controller_count;
+    struct um_delivery *controllers; /* those that are mapped, of all sessions */
 } um_receiver;
 
 /* A range of lost topic sqns, with the time of detection and the transport sqn of the datagram that revealed it. */
@@ -150,8 +151,12 @@ typedef struct um_delivery {
     uint32_t resume_sqn;
     uint32_t blocker_sqn; /* transport sqn of a lost datagram that may carry the topic (start_gate.h) */
     int64_t loss_check_ns;
-    uint64_t gaps_examined;   /* um_receiver_session.gaps_found when no lost datagram could carry the topic */
-    struct um_delivery *next; /* next controller of the session */
+    uint64_t gaps_examined;    /* um_receiver_session.gaps_found when no lost datagram could carry the topic */
+    struct um_delivery *next;  /* next controller of the session */
+    struct um_delivery **link; /* the pointer to it in the session's list */
+    struct um_delivery *next_of_receiver;
+    struct um_delivery **link_of_receiver; /* the pointer to it in the receiver's list */
+    struct um_receiver_session *session;
     uint32_t gap_first;
     um_gap gaps[UM_DELIVERY_GAPS_MAX]; /* ring, oldest first */
     uint32_t leading_sqn;

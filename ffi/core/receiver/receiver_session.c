@@ -113,6 +113,33 @@ um_delivery *um_receiver_session_find(um_receiver_session *session, const um_rec
     return d;
 }
 
+/* Adds the controller to the lists of its session and of its receiver. */
+static void link_controller(um_receiver_session *session, um_delivery *delivery)
+{
+    um_receiver *receiver = delivery->receiver;
+    delivery->session = session;
+    delivery->next = session->controllers;
+    delivery->link = &session->controllers;
+    if (delivery->next != NULL)
+        delivery->next->link = &delivery->next;
+    session->controllers = delivery;
+    delivery->next_of_receiver = receiver->controllers;
+    delivery->link_of_receiver = &receiver->controllers;
+    if (delivery->next_of_receiver != NULL)
+        delivery->next_of_receiver->link_of_receiver = &delivery->next_of_receiver;
+    receiver->controllers = delivery;
+}
+
+static void unlink_controller(um_delivery *delivery)
+{
+    *delivery->link = delivery->next;
+    if (delivery->next != NULL)
+        delivery->next->link = delivery->link;
+    *delivery->link_of_receiver = delivery->next_of_receiver;
+    if (delivery->next_of_receiver != NULL)
+        delivery->next_of_receiver->link_of_receiver = delivery->link_of_receiver;
+}
+
 bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
 {
     um_topic_slot *slot = um_topic_table_slot(&session->topics, delivery->topic_index);
@@ -124,8 +151,7 @@ bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery
     slot->topic_index = delivery->topic_index;
     delivery->next_of_topic = slot->first;
     slot->first = delivery;
-    delivery->next = session->controllers;
-    session->controllers = delivery;
+    link_controller(session, delivery);
     session->controller_count++;
     delivery->mapped_sqn = session->next_sqn;
     session->due_ns[UM_TIMER_CONTROLLERS] = now_ns;
@@ -153,19 +179,15 @@ bool um_receiver_session_is_connected(const um_receiver_session *session, const 
     return is_confirmed || now_ns - since_ns >= UM_JOIN_UNANSWERED_NS;
 }
 
-static void unlink_controller(um_delivery **link, um_delivery *delivery, bool of_topic)
-{
-    while (*link != delivery)
-        link = of_topic ? &(*link)->next_of_topic : &(*link)->next;
-    *link = of_topic ? delivery->next_of_topic : delivery->next;
-}
-
 void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delivery)
 {
     um_topic_slot *slot = um_topic_table_slot(&session->topics, delivery->topic_index);
     um_interest_on_unmapped(session, delivery);
-    unlink_controller(&slot->first, delivery, true);
-    unlink_controller(&session->controllers, delivery, false);
+    um_delivery **of_topic = &slot->first;
+    while (*of_topic != delivery)
+        of_topic = &(*of_topic)->next_of_topic;
+    *of_topic = delivery->next_of_topic;
+    unlink_controller(delivery);
     session->controller_count--;
     session->unfetched_count += delivery->unfetched_count;
     session->starting_count -= delivery->state == UM_DELIVERY_STARTING;

@@ -23,18 +23,21 @@ void um_source_init(um_source *source, void *memory, const um_source_config *con
     if (source->tsni_interval_ns != 0 && source->tsni_interval_ns < session->tsni_interval_ns)
         session->tsni_interval_ns = source->tsni_interval_ns;
     source->next = session->sources;
+    source->link = &session->sources;
+    if (source->next != NULL)
+        source->next->link = &source->next;
     session->sources = source;
 }
 
 void um_source_fini(um_source *source)
 {
     atomic_store(&source->is_closed, true);
-    for (um_source **link = &source->session->sources; *link != NULL; link = &(*link)->next) {
-        if (*link == source) {
-            *link = source->next;
-            return;
-        }
-    }
+    if (source->link == NULL)
+        return;
+    *source->link = source->next;
+    if (source->next != NULL)
+        source->next->link = source->link;
+    source->link = NULL;
 }
 
 void um_source_snapshot(um_source *source)

@@ -218,7 +218,8 @@ typedef struct um_source {
     int64_t tsni_interval_ns;  /* 0: off */
     int64_t tsni_threshold_ns; /* 0: forever */
     int64_t tsni_sent_ns;
-    struct um_source *next; /* the session's list */
+    struct um_source *next;  /* the session's list */
+    struct um_source **link; /* the pointer to it in the list; NULL: not in the list */
 
     /* Explicit batch: records held until its end (UM-35). */
     um_lock explicit_lock;
