@@ -217,12 +217,16 @@ def publish(made: Path, target: Path) -> bool:
 
 
 def link(command: Sequence[str], objects: Sequence[Path], target: Path) -> None:
-    """Link, unless the target is newer than its objects and was linked from the same ones by the same command."""
+    """Link, unless the target is newer than its objects and was linked from the same ones by the same command.
+
+    A linker that is killed leaves part of a target, but no recipe.
+    """
     whole = [command[0], *map(str, objects), "-o", str(target), *command[1:]]
     recipe = target.with_suffix(".recipe")
     fresh = target.exists() and recipe.exists() and recipe.read_text() == shlex.join(whole)
     if fresh and all(path.stat().st_mtime_ns <= target.stat().st_mtime_ns for path in objects):
         return
+    recipe.unlink(missing_ok=True)
     run(whole)
     recipe.write_text(shlex.join(whole))
 
