@@ -43,7 +43,7 @@ PRIVILEGED_TIERS = {"bpf", "netns"}
 STATISTICS = "UMSTACK_STAT_DIR"
 """Folder of the statistics sockets of the tests, apart from those of other programs on the host."""
 SKIP_STATUS = 77
-RUN_TIMEOUT_SECONDS = 300
+RUN_TIMEOUT_SECONDS = 600
 OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 
 

@@ -144,7 +144,7 @@ def of_receiver(datagram: bytes) -> bytes:
 
 
 def test_what_the_protocols_send_twice_is_no_copy(tmp_path: Path) -> None:
-    """A retransmission or NAK a millisecond after the same one counts; so do two answers within microseconds."""
+    """A retransmission or NAK after the same one counts, however soon; so do two answers within microseconds."""
     sent = [frame(data(sqn, message(1, sqn, bytes(50)))) for sqn in range(50)]
     again = frame(data(7, message(1, 7, bytes(50)), flags=AGAIN))
     path = tmp_path / "switch.pcap"
@@ -152,6 +152,10 @@ def test_what_the_protocols_send_twice_is_no_copy(tmp_path: Path) -> None:
     facts = facts_of([str(path)])
     assert copies_in(facts) == 0
     assert tables_of(facts)["repairs"].select("retransmissions", "repeated", "naks").row(0) == (2, 1, 2)
+    path.write_bytes(pcap(timed(*sent, of_receiver(nak(7)), again, again, of_receiver(nak(7)), step_ns=10 * US)))
+    facts = facts_of([str(path)])
+    assert copies_in(facts) == 0, "a repair that is known to be lost is requested again at once"
+    assert tables_of(facts)["repairs"].select("retransmissions", "naks").row(0) == (2, 2)
     answers = [of_receiver(status(9)), frame(ncf(1, 0, 7))]
     path.write_bytes(pcap(timed(*sent, *answers, *answers, step_ns=10 * US)))
     facts = facts_of([str(path)])

@@ -7,9 +7,9 @@
  * do not count. The id of an IPv4 packet does: TCP segments that are sent again have another one.
  *
  * A repeated packet is a copy, because the protocols send the same bytes again after a millisecond or more: their
- * intervals are whole milliseconds. The exceptions are packets without a number of their own that answer others (status
- * messages, NCFs, filter reports, acknowledgements of TCP): they are copies where many packets are repeated, as a
- * mirror does.
+ * intervals are whole milliseconds. The exceptions are packets that answer others (status messages, NCFs, filter
+ * reports, acknowledgements of TCP), and NAKs and retransmissions, which are repeated at once if they are known to be
+ * lost. These are copies where many packets are repeated, as a mirror does.
  *
  * Sans-I/O, no allocation; memory is the caller's, zero at the start of a file, and holds no pointers. One thread at a
  * time. Complexity: linear in the packets within UM_COPIES_WITHIN_NS, at most UM_COPIES_PACKETS_MAX.
