@@ -152,7 +152,9 @@ def test_what_the_protocols_send_twice_is_no_copy(tmp_path: Path) -> None:
     facts = facts_of([str(path)])
     assert copies_in(facts) == 0
     assert tables_of(facts)["repairs"].select("retransmissions", "repeated", "naks").row(0) == (2, 1, 2)
-    path.write_bytes(pcap(timed(*sent, of_receiver(nak(7)), again, again, of_receiver(nak(7)), step_ns=10 * US)))
+    path.write_bytes(
+        pcap(timed(*sent, of_receiver(nak(7)), again, again, of_receiver(nak(7)), step_ns=10 * US))
+    )
     facts = facts_of([str(path)])
     assert copies_in(facts) == 0, "a repair that is known to be lost is requested again at once"
     assert tables_of(facts)["repairs"].select("retransmissions", "naks").row(0) == (2, 2)

@@ -110,8 +110,8 @@ static bool is_selected(const um_packet_selection *selection, const um_captured_
            (selection->destination_count == 0 || is_destination_selected(selection, frame));
 }
 
-/* Returns true for packets that may be sent twice within microseconds, because they answer two others, or because a path
- * of so short a round trip lost the first one. */
+/* Returns true for packets that may be sent twice within microseconds, because they answer two others, or because a
+ * path of so short a round trip lost the first one. */
 static bool may_be_sent_twice(const um_captured_frame *frame, const um_packet_row *row)
 {
     enum { TCP_ACK = 0x10 };
