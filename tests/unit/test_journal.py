@@ -171,6 +171,23 @@ def test_an_index_that_names_impossible_bytes_is_damage(
     assert numbers(JournalReader(tmp_path), 0) == [0, 1], "the writer begins again"
 
 
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_a_segment_that_expands_is_refused(tmp_path: Path, compression: str) -> None:
+    """A short segment of compressed zeros is refused instead of decompressed; the error names its file."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, SCHEMA, options=options) as stream:
+        stream.write_batch(batch(0, 1, size=64 << 20))
+    head = SCHEMA.serialize().to_pybytes()
+    body = sink.getvalue().to_pybytes()[len(head) : -8]
+    assert len(body) < 1 << 20
+    (tmp_path / f"{0:020}.arrows").write_bytes(head + body)
+    fields = struct.pack("<QQIII", 0, len(head), len(body), 1, zlib.crc32(body))
+    (tmp_path / f"{0:020}.index").write_bytes(fields + struct.pack("<I", zlib.crc32(fields)))
+    with pytest.raises(JournalError, match=rf"{0:020}\.arrows: the batch at byte {len(head)} has compressed"):
+        numbers(JournalReader(tmp_path), 0)
+
+
 def test_names_that_are_no_offsets_are_ignored(tmp_path: Path) -> None:
     """Files of other names do not end a reader."""
     fill(tmp_path, 3)

@@ -39,6 +39,8 @@ _LOCK_SECONDS, _LOCK_LOOK_SECONDS = 0.3, 0.01
 _ENTRY = struct.Struct("<QQIII")
 _ENTRY_BYTES = _ENTRY.size + 4
 _OFFSET_DIGITS = 20
+_MESSAGE_HEADER, _RECORD_BATCH_COMPRESSION = 2, 3
+"""Numbers of fields in Arrow's Message.fbs."""
 _SEGMENT_NAME = re.compile(rf"[0-9]{{{_OFFSET_DIGITS}}}")
 
 WhenFull = Literal["discard_oldest", "refuse"]
@@ -158,7 +160,10 @@ class _Segment:
         pa = arrow()
         data = pa.py_buffer(self.batch_bytes(file, entry))
         try:
-            batch = pa.ipc.read_record_batch(data, schema)
+            message = pa.ipc.read_message(data)
+            if message.type == "record batch" and _is_compressed(message.metadata):
+                raise self._compressed(entry)
+            batch = pa.ipc.read_record_batch(message, schema)
             batch.validate()
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(f"the schema, or the batch at byte {entry.position},") from error
@@ -166,11 +171,39 @@ class _Segment:
             raise self._damaged(f"the batch at byte {entry.position}")
         return batch
 
+    def _compressed(self, entry: _Entry) -> JournalError:
+        return JournalError(
+            f"{self.data_path}: the batch at byte {entry.position} has compressed buffers",
+            hint="a recorder writes none, because a short batch could fill the memory of its readers",
+        )
+
     def _damaged(self, what: str) -> JournalError:
         return JournalError(
             f"{self.data_path}: {what} is damaged",
             hint="restore the file, or remove the segment and accept the loss of its rows",
         )
+
+
+def _is_compressed(metadata: Any) -> bool:
+    """Return true if the buffers of a record batch are compressed. pyarrow decompresses them without a limit.
+
+    `metadata` is the message's flatbuffer, which pyarrow has verified.
+    """
+    view = memoryview(metadata)
+    message: int = struct.unpack_from("<I", view)[0]
+    header = message + _flatbuffer_field(view, message, _MESSAGE_HEADER)
+    record_batch = header + struct.unpack_from("<I", view, header)[0]
+    return _flatbuffer_field(view, record_batch, _RECORD_BATCH_COMPRESSION) != 0
+
+
+def _flatbuffer_field(view: memoryview, table: int, number: int) -> int:
+    """Return a field's offset in its table, 0 if the field is missing."""
+    vtable = table - struct.unpack_from("<i", view, table)[0]
+    at = 4 + 2 * number
+    if at >= struct.unpack_from("<H", view, vtable)[0]:
+        return 0
+    found: int = struct.unpack_from("<H", view, vtable + at)[0]
+    return found
 
 
 def _segments(directory: Path) -> list[_Segment]:
