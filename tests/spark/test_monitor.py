@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import random
@@ -129,7 +130,7 @@ def test_notes_on_captures_are_warned_of_and_counted_once(
     truth = generate(folder / "switch.pcap", PACKETS, TRAFFIC_OF)
     shutil.copy(folder / "switch.pcap", folder / "twin.pcap")
     (folder / "foreign.pcap").write_bytes(b"#!/bin/sh\n")
-    (folder / "old.pcap.gz").write_bytes(b"")
+    (folder / "old.pcap.gz").write_bytes(gzip.compress(bytes(64 << 20)))  # not read, however far it expands
     windows = Windows()
     options = MonitorOptions(
         (str(folder),),

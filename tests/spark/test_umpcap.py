@@ -100,6 +100,8 @@ def test_broken_captures_give_their_rows_and_a_note(
     (tmp_path / "empty.pcap").write_bytes(b"")
     (tmp_path / "other.pcap").write_bytes(b"#!/bin/sh\necho this is no capture\n")
     (tmp_path / "packed.pcap.gz").write_bytes(gzip.compress(other.read_bytes(), 1))
+    zeros = 64 * gzip.compress(bytes(1 << 20))
+    (tmp_path / "expands.pcap.gz").write_bytes(gzip.compress(other.read_bytes()) + zeros)
     shutil.copy(truth.path, tmp_path / "one.pcap")
     shutil.copy(truth.path, tmp_path / "two.pcap")
     (tmp_path / "notes.txt").write_text("not named like a capture")
@@ -109,6 +111,7 @@ def test_broken_captures_give_their_rows_and_a_note(
         by_file.setdefault(Path(row["capture_file"]).name, {})[row["status"]] = row["count"]
     assert by_file["cut.pcap"].pop("ok") == PACKETS - 1
     assert by_file["packed.pcap.gz"] == {"ok": FEW}
+    assert by_file["expands.pcap.gz"].pop("ok") == FEW
     assert by_file["one.pcap"] == {"ok": PACKETS}
     assert "notes.txt" not in by_file
     said = {name: " ".join(statuses) for name, statuses in by_file.items()}
@@ -116,6 +119,7 @@ def test_broken_captures_give_their_rows_and_a_note(
     assert "an empty file" in said["empty.pcap"]
     assert "not a capture" in said["other.pcap"]
     assert "the same as" in said["two.pcap"]
+    assert "expands more than 500-fold" in said["expands.pcap.gz"]
 
 
 @pytest.mark.parametrize(
