@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -295,6 +297,15 @@ def error_from_path(error: OSError, context: str) -> UmError:
     if hint is None:
         return error_from_os(error, context)
     return SystemFailure(f"{context}: {os.strerror(error.errno or 0)}", hint=hint, errno=error.errno or 0)
+
+
+@contextmanager
+def naming_path(context: str) -> Iterator[None]:
+    """Raise an OSError of the block as `error_from_path` returns it. Writing to an open file names no path."""
+    try:
+        yield
+    except OSError as error:
+        raise error_from_path(error, context) from error
 
 
 def error_from_os(error: OSError, context: str) -> UmError:

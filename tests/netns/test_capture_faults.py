@@ -52,7 +52,7 @@ def test_a_full_disk_ends_a_capture_that_reports_it(
     *_progress, line = complained.splitlines()
     assert f"to {small}/" in line
     assert "No space left on device" in line
-    assert line.endswith("readable; free space or choose another place, then restart")
+    assert line.endswith("readable; make space or choose another place, then restart")
     files = sorted(saved.iterdir())
     assert not list(small.iterdir()), "nothing is mounted outside"
     assert {file.suffix for file in files} == {".pcapng"}, "each has its name"

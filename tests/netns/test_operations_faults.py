@@ -83,6 +83,12 @@ def test_a_read_only_file_system_is_reported(read_only: Path, arguments: tuple[s
         ("decode", str(SAMPLE), "--csv", "{folder}/csv"),
         ("sim", "--seed", "5", "--capture", "{folder}/run.pcapng"),
         ("key", "new", "{folder}/keys"),
+        ("capture", "lo", "--out", "{folder}/capture"),
+        ("report", str(SAMPLE), "--out", "{folder}/report"),
+        ("monitor", str(SAMPLE), "--once", "--parquet", "{folder}/windows"),
+        ("monitor", str(SAMPLE), "--once", "--checkpoint", "{folder}/state"),
+        ("monitor", str(SAMPLE), "--once", "--prometheus-file", "{folder}/metrics"),
+        ("pipeline", str(SAMPLE), "--once", "--tables", "{folder}/tables"),
     ],
     ids=lambda arguments: " ".join((arguments[0], arguments[-2])),
 )
@@ -96,11 +102,17 @@ def test_a_full_file_system_is_reported(full: Path, arguments: tuple[str, ...]) 
     assert "Traceback" not in done.stderr
 
 
-def test_settings_that_cannot_be_recorded_are_not_changed(read_only: Path) -> None:
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("read_only", "Read-only file system"), ("full", "No space left on device")]
+)
+def test_settings_that_cannot_be_recorded_are_not_changed(
+    request: pytest.FixtureRequest, fault: str, reason: str
+) -> None:
     """`umstack nic init` with a state file that cannot be written prints the reason and changes nothing."""
     host = FakeHost(FRESH)
-    with pytest.raises(SettingError, match=r"writing .*read-only.*Read-only file system"):
-        init(host, read_only / "state.json")
+    state = request.getfixturevalue(fault) / "state.json"
+    with pytest.raises(SettingError, match=rf"writing {state}.*{reason}"):
+        init(host, state)
     assert host.values == FRESH
 
 

@@ -76,9 +76,9 @@ def test_a_full_disk_ends_a_report_with_an_error(
         timeout=200,
     )
     lines = done.stderr.splitlines()
-    assert (
-        lines[-1]
-        == f"umstack: no space left on the disk (step {step}); free some space, or give --out a folder on a larger disk"
+    assert lines[-1] == (
+        f"umstack: making the report in {small} (step {step}): No space left on device; "
+        "the file system is full: make space, or choose another place"
     )
     status, *left = done.stdout.split()
     assert status == "1"

@@ -17,7 +17,7 @@ from umstack.capture import SCHEMA, CaptureNotes, CapturePorts, decode
 from umstack.capture.reading.schema import arrow
 from umstack.cli.meter import Meter
 from umstack.cli.stack_options import HARDWARE_TIMES_OPTION, JSON_OPTION
-from umstack.errors import error_from_path
+from umstack.errors import naming_path
 from umstack.foreign_text import displayed, displayed_lines
 
 _EXAMPLES = """\b
@@ -190,10 +190,8 @@ def _counted(batch: Any) -> dict[str, int]:
 def _parquet_writer(stack: ExitStack, path: str) -> Any:
     import pyarrow.parquet as parquet
 
-    try:
+    with naming_path(f"writing {path}"):
         writer = stack.enter_context(parquet.ParquetWriter(path, SCHEMA, compression="zstd"))
-    except OSError as error:
-        raise error_from_path(error, f"writing {path}") from error
     return writer.write_batch
 
 
@@ -202,10 +200,8 @@ def _csv_writer(stack: ExitStack, path: str) -> Any:
 
     fields = [field for field in SCHEMA if field.name not in _CSV_LEFT_OUT]
     names = [field.name for field in fields]
-    try:
+    with naming_path(f"writing {path}"):
         writer = stack.enter_context(csv.CSVWriter(path, arrow().schema(fields)))
-    except OSError as error:
-        raise error_from_path(error, f"writing {path}") from error
     return lambda batch: writer.write_batch(batch.select(names))
 
 

@@ -22,7 +22,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from umstack.errors import error_from_path
+from umstack.errors import naming_path
 from umstack.sim import (
     Adversary,
     Canary,
@@ -256,10 +256,8 @@ def _capture(world: World, file: Path) -> dict[str, Any]:
     """Write the captures of the switch and of every host, and the true events next to them."""
     packets = write_capture(world, file)
     truth = file.with_suffix(".truth.json")
-    try:
+    with naming_path(f"writing {truth}"):
         truth.write_text(json.dumps(truth_of(world).to_dict()))
-    except OSError as error:
-        raise error_from_path(error, f"writing {truth}") from error
     return {"file": str(file), "packets": packets, "truth": str(truth)}
 
 

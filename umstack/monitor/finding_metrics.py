@@ -9,6 +9,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server, write_to_textfile
 
+from umstack.errors import naming_path
 from umstack.monitor.finding_watch import INCIDENTS, STORMS
 from umstack.monitor.sinks import Row
 from umstack.monitor.window_findings import FINDINGS, RECOVERY, TRAFFIC
@@ -165,7 +166,8 @@ class FindingMetrics:
 
     def _write(self) -> None:
         if self._text_file is not None:
-            write_to_textfile(str(self._text_file), self._registry)
+            with naming_path(f"writing {self._text_file}"):
+                write_to_textfile(str(self._text_file), self._registry)
 
     def _set(self, kind: str, row: Row) -> None:
         for name, one in _GAUGES.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from umstack.analysis.traffic import NS_PER_SECOND
-from umstack.errors import SystemFailure
+from umstack.errors import SystemFailure, naming_path
 from umstack.facts.kinds import BUCKET_NS
 from umstack.monitor.finding_metrics import FindingMetrics
 from umstack.monitor.finding_watch import FindingWatch
@@ -23,7 +24,7 @@ from umstack.monitor.window_findings import TRAFFIC
 from umstack.spark import UmpcapDataSource
 from umstack.spark.driver_folder import driver_folder
 from umstack.spark.spark_session import DEFAULT_DRIVER_MEMORY, spark_session
-from umstack.spark.streaming_query import wait_for_end, wait_for_existing
+from umstack.spark.streaming_query import start_query, wait_for_end, wait_for_existing
 from umstack.spark.table_format import PARQUET, append_table
 
 _QUERY = "findings"
@@ -150,21 +151,28 @@ class _Reporter:
         reader = reader.option("maxBytesPerTrigger", str(options.most_bytes))
         reader = reader.option("hardwareTimes", str(options.hardware_times).lower())
         writer = reader.load(captures[0]).writeStream.queryName(_QUERY)
-        writer = writer.option("checkpointLocation", str(self._checkpoint / _QUERY))
         # Spark's trigger "available now" would leave windows open that the last packets have completed.
         interval = f"{0 if options.once else options.interval_seconds} seconds"
-        return writer.trigger(processingTime=interval).foreachBatch(self._take).start()
+        writer = writer.trigger(processingTime=interval).foreachBatch(self._take)
+        return start_query(writer, self._checkpoint / _QUERY)
 
     def _parts_for(self, spark: SparkSession) -> Parts | None:
-        options, identity = self._options, self._watch.identity()
+        options = self._options
+        with self._naming_checkpoint():
+            identity = self._watch.identity()
         if options.parquet is None:
             return None
         if options.table_format == PARQUET:
             return ParquetParts(options.parquet, identity)
         return _SparkParts(spark, options.parquet.resolve(), options.table_format, identity)
 
+    def _naming_checkpoint(self) -> AbstractContextManager[None]:
+        return naming_path(f"checkpoint {self._checkpoint}")
+
     def _take(self, batch: DataFrame, number: int) -> None:
-        taken = self._watch.take(batch.toArrow(), number)
+        facts = batch.toArrow()
+        with self._naming_checkpoint():
+            taken = self._watch.take(facts, number)
         self._batch = number
         for point, text in taken.notes:
             self._warn(text)
@@ -191,7 +199,9 @@ class _Reporter:
     def finish(self) -> None:
         """Report incomplete incidents and windows. With Parquet and a checkpoint the next run reports them, whole."""
         if self._parts is None or self._options.checkpoint is None:
-            self._report(self._watch.finish(), self._batch + 1)
+            with self._naming_checkpoint():
+                tables = self._watch.finish()
+            self._report(tables, self._batch + 1)
         elif (from_ns := self._watch.open_ns()) is not None:
             opened = datetime.fromtimestamp(from_ns / NS_PER_SECOND, UTC).isoformat(timespec="seconds")
             self._warn(

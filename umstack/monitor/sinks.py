@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from umstack.capture.reading.schema import LBTTCP
+from umstack.errors import naming_path
 from umstack.monitor.finding_watch import INCIDENTS, STORMS
 from umstack.monitor.window_findings import FINDINGS, RECOVERY, TABLES, TRAFFIC
 from umstack.report.findings import CAUSES, Severity, storm, suggestion
@@ -185,8 +186,9 @@ class ParquetParts:
         if not len(table):
             return
         folder = self._folder / kind
-        folder.mkdir(parents=True, exist_ok=True)
         file = f"part-{self._name}-{number:012d}.parquet"
         hidden = folder / f".{file}"
-        pq.write_table(table, hidden)
-        hidden.replace(folder / file)
+        with naming_path(f"writing {folder / file}"):
+            folder.mkdir(parents=True, exist_ok=True)
+            pq.write_table(table, hidden)
+            hidden.replace(folder / file)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from umstack.errors import UmError
+from umstack.errors import UmError, naming_path
 from umstack.facts.packed import NO_SESSION
 from umstack.recorder.parquet_parts import replace_file
 
@@ -146,12 +146,17 @@ class Layout:
             self._save("captures.json", every)
 
     def _save(self, name: str, content: Any) -> None:
-        replace_file(self.state / name, (json.dumps(content, indent=1) + "\n").encode())
+        self._replace(self.state / name, (json.dumps(content, indent=1) + "\n").encode())
+
+    def _replace(self, file: Path, content: bytes) -> None:
+        with naming_path(f"writing {file}"):
+            replace_file(file, content)
 
     @contextmanager
     def owned(self) -> Iterator[None]:
         """Hold the lock of the only writer. TablesError if another process has it."""
-        self.state.mkdir(parents=True, exist_ok=True)
+        with naming_path(f"creating {self.state}"):
+            self.state.mkdir(parents=True, exist_ok=True)
         with _locked(self.state / "owner", fcntl.LOCK_EX | fcntl.LOCK_NB) as is_locked:
             if not is_locked:
                 raise TablesError(
@@ -164,7 +169,7 @@ class Layout:
     def changing(self) -> Iterator[None]:
         """Hold the lock of a batch that changes tables. If the block fails, the batch stays marked as unfinished."""
         with _locked(self.state / "batch", fcntl.LOCK_EX):
-            replace_file(self._unfinished, b"")
+            self._replace(self._unfinished, b"")
             yield
             self._unfinished.unlink()
 
@@ -187,7 +192,8 @@ class Layout:
     def session_locked(self, session: str) -> Iterator[None]:
         """Hold the lock of a session, which it shares with a few others."""
         folder = self.state / "sessions"
-        folder.mkdir(exist_ok=True)
+        with naming_path(f"creating {folder}"):
+            folder.mkdir(exist_ok=True)
         with _locked(folder / f"{zlib.crc32(session.encode()) % _SESSION_LOCKS:02}", fcntl.LOCK_EX):
             yield
 
@@ -210,7 +216,8 @@ def _day(folder: Path) -> date:
 @contextmanager
 def _locked(file: Path, how: int) -> Iterator[bool]:
     """Hold a lock of a file; yields False if it cannot be had without waiting. The kernel releases it at any end."""
-    lock = os.open(file, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    with naming_path(f"locking {file}"):
+        lock = os.open(file, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         try:
             fcntl.flock(lock, how)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from umstack.errors import naming_path
 from umstack.facts.facts import Facts
 from umstack.facts.packed import PACKED, packed, unpacked
 from umstack.pipeline.layout import BRONZE, FACTS, Layout, day_of
@@ -29,15 +30,16 @@ _PART = re.compile(r"part-(\d{12})-(\d{12})\.parquet")
 
 def write_parquet(file: Path, table: pa.Table, *, durable: bool = False) -> None:
     """Write a file atomically. With `durable` it survives a crash of the machine once this returns."""
-    file.parent.mkdir(parents=True, exist_ok=True)
     written = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        pq.write_table(table, written)
-        if durable:
-            _sync(written)
-        written.replace(file)
-        if durable:
-            _sync(file.parent)
+        with naming_path(f"writing {file}"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(table, written)
+            if durable:
+                _sync(written)
+            written.replace(file)
+            if durable:
+                _sync(file.parent)
     except BaseException:
         with suppress(OSError):
             written.unlink(missing_ok=True)

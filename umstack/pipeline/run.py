@@ -34,7 +34,7 @@ from umstack.recorder.tables import messages
 from umstack.spark import UmpcapDataSource
 from umstack.spark.live_source import UmstackDataSource
 from umstack.spark.spark_session import DEFAULT_DRIVER_MEMORY, is_local, spark_session
-from umstack.spark.streaming_query import wait_for_end, wait_for_existing
+from umstack.spark.streaming_query import start_query, wait_for_end, wait_for_existing
 
 _QUERY = "tables"
 _FAILED = ("the pipeline", "run it again: it continues where it stopped, and repeats the last batch")
@@ -180,9 +180,9 @@ class _Writer:
         options = self._options
         rows = self._messages(spark) if options.reads_messages else self._facts(spark)
         writer = rows.writeStream.queryName(_QUERY)
-        writer = writer.option("checkpointLocation", str(self._layout.checkpoint))
         interval = f"{0 if options.once else options.interval_seconds} seconds"
-        return writer.trigger(processingTime=interval).foreachBatch(self._take).start()
+        writer = writer.trigger(processingTime=interval).foreachBatch(self._take)
+        return start_query(writer, self._layout.checkpoint)
 
     def _facts(self, spark: SparkSession) -> DataFrame:
         options = self._options

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from umstack.capture import CaptureError
 from umstack.capture.reading.capture_files import capture_files, total_bytes
 from umstack.capture.reading.remote import shown
+from umstack.errors import error_from_path
 from umstack.report.errors import ReportError
 from umstack.report.findings import Finding, findings
 from umstack.report.page import page
@@ -199,9 +200,7 @@ def _made(
         named = [shown(file) for file in analysed.files]
         _write(folder / PAGE, page(summary, found, named, metadata.version("umstack")))
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise _no_space(steps.under_way) from error
-        raise
+        raise error_from_path(error, f"making the report in {folder} (step {steps.under_way})") from error
     took = steps.end()
     return Report(folder / PAGE, named, analysed.packets, time.monotonic() - began, found, summary, took)
 
@@ -298,7 +297,8 @@ def _translated(make: Callable[[], tuple[Tables, int]]) -> tuple[Tables, int]:
     except PySparkException as error:
         text = str(error)
         if os.strerror(errno.ENOSPC) in text:
-            raise _no_space("decode") from error
+            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise error_from_path(full, "Spark (step decode)") from error
         if CaptureError.__name__ in text:
             reason = text.rpartition(f"{CaptureError.__name__}: ")[2].splitlines()[0]
             raise CaptureError(
@@ -308,19 +308,12 @@ def _translated(make: Callable[[], tuple[Tables, int]]) -> tuple[Tables, int]:
         raise ReportError(f"decode failed: {line.strip()}") from error
 
 
-def _no_space(step: str) -> ReportError:
-    hint = "free some space, or give --out a folder on a larger disk"
-    return ReportError(f"no space left on the disk (step {step})", hint=hint, errno=errno.ENOSPC)
-
-
 def _write(target: Path, text: str) -> None:
     """Write the page atomically: it is complete or missing."""
     written = target.with_suffix(".part")
     try:
         written.write_text(text, encoding="utf-8")
         written.replace(target)
-    except OSError as error:
+    except OSError:
         written.unlink(missing_ok=True)
-        if error.errno == errno.ENOSPC:
-            raise _no_space("page") from error
-        raise ReportError(f"{target} cannot be written: {error.strerror}") from error
+        raise

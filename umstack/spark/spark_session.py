@@ -44,6 +44,9 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.alwaysWriteExceptions = false
 appender.stderr.layout.pattern = spark: %p %c{1}: %m%n%notEmpty{%ex{short}%n}
+# umstack.spark.streaming_query reports the failure of a query, as one line.
+logger.query.name = org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution
+logger.query.level = off
 """
 
 _OPTIONS = {

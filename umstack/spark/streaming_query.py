@@ -1,18 +1,36 @@
-"""Waiting for a streaming query, so that it can be stopped, and its failure as one line."""
+"""Starting a streaming query, waiting for it so that it can be stopped, and its failure as one line."""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from umstack.errors import SystemFailure
+from umstack.errors import SystemFailure, error_from_path
 
 _LOOK_SECONDS = 0.2
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 _RAISED = re.compile(r"^[\w.]+(?:Error|Exception|Failure): .*", re.MULTILINE)
+
+
+def start_query(writer: DataStreamWriter, checkpoint: Path) -> StreamingQuery:
+    """Start a query with this checkpoint. A checkpoint that cannot be written is an error with its path."""
+    try:
+        return writer.option("checkpointLocation", str(checkpoint)).start()
+    except (PySparkException, Py4JJavaError) as error:
+        text = str(error)
+        for number in _WRITE_ERRORS:
+            if os.strerror(number) in text:
+                raise error_from_path(OSError(number, text), f"checkpoint {checkpoint}") from error
+        raise
 
 
 def wait_for_existing(query: StreamingQuery, stop: threading.Event, what: str, hint: str) -> bool:

@@ -9,7 +9,7 @@ class CaptureError(UmError):
     """A capture or tap cannot be written, or has lost packets that were not written yet."""
 
     default_hint = (
-        "the packets in the file are complete and readable; free space or choose another place, then restart"
+        "the packets in the file are complete and readable; make space or choose another place, then restart"
     )
 
 
