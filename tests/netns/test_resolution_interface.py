@@ -60,7 +60,7 @@ def open_agent(network: Network, found: list[str]) -> ResolutionAgent:
             OPTIONS,
             network.interface,
             time.monotonic_ns(),
-            lambda topic, _index, _address: found.append(topic),
+            lambda topic, _index, _address, _advertiser: found.append(topic),
         ),
     )
 

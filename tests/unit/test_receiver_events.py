@@ -130,8 +130,8 @@ def test_invalid_networks_are_refused(text: str) -> None:
 
 
 def test_networks_are_parsed() -> None:
-    """W10: `any` is an empty list, and an address is a network of one address."""
-    assert allowed_networks("any") == []
+    """W10: `any` is an empty tuple, and an address is a network of one address."""
+    assert allowed_networks("any") == ()
     assert [str(one) for one in allowed_networks("10.1.0.0/16, 10.2.0.7")] == ["10.1.0.0/16", "10.2.0.7/32"]
 
 

@@ -115,8 +115,8 @@ def test_ipv6_addresses_are_in_an_option() -> None:
     assert decode(bytes.fromhex(IPV6_ADVERTISEMENT)) == meaning
     assert encode(meaning) == bytes.fromhex(IPV6_ADVERTISEMENT)
     cache = ResolverCache(10)
-    assert cache.take(encode(meaning)) is not None
-    assert cache.sources_of("MD", b"MD") == [KnownSource("MD", 1001, OVER_IPV6)]
+    assert cache.take(encode(meaning), "fd00:1::3") is not None
+    assert cache.sources_of("MD", b"MD") == {KnownSource("MD", 1001, OVER_IPV6): "fd00:1::3"}
     assert transport_name(OVER_IPV6) == "LBTRM:[fd00:1::2]:14390:5eed0001:[ff15::7]:14400"
 
 
@@ -144,7 +144,7 @@ def test_ipv6_addresses_in_another_form_are_not_used(old: str, new: str) -> None
     assert advertisement.transport.group == "0.0.0.0"
     cache = ResolverCache(10)
     assert cache.take(data) is not None
-    assert cache.sources_of("MD", b"MD") == []
+    assert cache.sources_of("MD", b"MD") == {}
 
 
 def test_addresses_of_different_transports_are_never_equal() -> None:
