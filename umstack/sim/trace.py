@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -134,11 +135,12 @@ class Datagram:
             return []
         found: list[Fragment | tuple[int, int]] = []
         at = _DATA_BYTES
-        while at < len(self.data):
-            kind, option, length = struct.unpack_from(">BBH", self.data, at)
-            message = self.data[at : at + length]
-            found.extend(_control(message, option) if kind == 8 else [_fragment(message, option)])
-            at += length
+        with suppress(struct.error):  # forged and damaged datagrams may end anywhere
+            while at < len(self.data):
+                kind, option, length = struct.unpack_from(">BBH", self.data, at)
+                message = self.data[at : at + length]
+                found.extend(_control(message, option) if kind == 8 else [_fragment(message, option)])
+                at += max(length, 1)
         return found
 
 
@@ -157,7 +159,7 @@ def _fragment(message: bytes, option: int) -> Fragment:
             part = struct.unpack_from(">III", message, at + 4)
         elif option == 2:
             batch = (1 if value & 2 else 0) | (2 if value & 1 else 0)
-        option, at = following, at + length
+        option, at = following, at + max(length, 1)
     return Fragment(topic_index, sqn, message[at:], part, batch)
 
 

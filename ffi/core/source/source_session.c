@@ -1,3 +1,4 @@
+/* One file, because opening, sending, timers, control datagrams and counters are steps of one session. */
 #include "core/source/source_session.h"
 
 #include "core/source/client_interest.h"
