@@ -719,8 +719,7 @@ TEST("UM-88 UX-17", "a closed source or session refuses messages; messages in th
     run_sender(f);
     um_lbmc_message m[4];
     CHECK_EQ(messages_at(f, 0, m, 4), 2);
-    orders->next = f->session->sources;
-    f->session->sources = orders; /* for session_close */
+    source_close(orders);
     session_close(f);
 }
 

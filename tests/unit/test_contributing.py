@@ -104,8 +104,9 @@ def steps() -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """The environment in which `umstack` is a command."""
-    return os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    """The environment in which `umstack` is a command, and no tier is required."""
+    required = {"UMSTACK_REQUIRE_TIERS": "", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    return os.environ | required
 
 
 def run(command: str) -> str:
