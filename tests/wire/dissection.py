@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,11 @@ def octets(tree: object, field: str) -> bytes:
     found = values(tree, field)
     assert len(found) == 1, (field, found)
     return bytes.fromhex(found[0].replace(":", ""))
+
+
+def topic_report(indexes: Iterable[int]) -> bytes:
+    """Return the data of a receiver's report of all its topics, with the default longest message."""
+    return b"\2\1\0\0" + b"".join(struct.pack("!II", index, 2 << 20) for index in indexes)
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,7 @@ def publish(facts: dict[str, Any], folder: Path) -> None:
         wait_for(lambda: (source.stats()["tsnis_sent"] or 0) >= 1, "a TSNI")
         _, _, port, session_id = source.transport.split(":")
         facts["session_id"], facts["source_port"] = int(session_id, 16), int(port)
+        facts["topic_index"] = source.topic_index
         peer = Peer(14378, int(session_id, 16), int(port))
         client_id = peer.connect()
         wait_for(lambda: source.stats()["num_clients"] == 2, "the peer's connection")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.wire.dissection import MARKS, Frame, number, octets, tshark, values
+from tests.wire.dissection import MARKS, Frame, number, octets, topic_report, tshark, values
 from umstack.scapy import LBMCGroupReport, LBTRMData, LBTRMNcf
 
 RETRANSMISSION = 0x20
@@ -374,11 +374,15 @@ def test_the_stacks_own_nak(capture: list[Frame]) -> None:
 
 
 def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None:
-    """AE-16, W1: the status message is in an option of a control message; docs/wire.md has the layout."""
+    """AE-16, W1: the status message is in an option of a control message, and one that knows its position has the
+    topic report behind it; docs/wire.md has the layouts.
+    """
     statuses = [frame for frame in session if status_flags(frame) is not None]
-    receivers = set()
+    receivers, reports = set(), []
     for frame in statuses:
-        (message,) = frame.messages
+        message, *behind = frame.messages
+        assert len(behind) == (status_flags(frame) == 0)
+        reports += behind
         assert number(message, "lbmc.type") == 8
         assert number(message, "lbmc.extopt.id") == STATUS_OPTION
         assert number(message, "lbmc.extopt.subtype") == 1
@@ -397,6 +401,16 @@ def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None
         assert number(frame.layers["udp"], "udp.dstport") == facts["nak_port"]
         assert status.next_sqn <= len(new_data(session))
         assert flags != 0 or 0 < status.window_bytes <= 2 << 20
+    topics = sorted(facts["topics"].values())
+    whole = [topic_report(order) for order in (topics, topics[::-1])]
+    parts = [topic_report([]), *(topic_report([topic]) for topic in topics)]
+    for message in reports:
+        assert number(message, "lbmc.type") == 8
+        assert number(message, "lbmc.extopt.id") == STATUS_OPTION
+        assert number(message, "lbmc.extopt.subtype") == 13
+        assert number(message, "lbmc.extopt.next_hdr") == 255
+        assert octets(message, "lbmc.extopt.data") in whole + parts
+    assert any(octets(message, "lbmc.extopt.data") in whole for message in reports), "both topics"
     # The receiver learns the cookie from the first session message, and may report before.
     cookies = {frame.read[LBTRMData].status().cookie for frame in statuses} - {b""}
     assert statuses[-1].read[LBTRMData].status().cookie

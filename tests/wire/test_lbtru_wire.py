@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from tests.wire.conftest import emitted
-from tests.wire.dissection import MARKS, Frame, frames, number, tshark, values
+from tests.wire.dissection import MARKS, Frame, frames, number, octets, topic_report, tshark, values
 from tests.wire.layer_fields import differences
 from umstack.scapy import LBTRU
 
 DATA, SM, NAK, NCF, ACK, CREQ, RST = 0, 2, 3, 4, 5, 6, 7
 TRAILER_BYTES = 28
+ELICIT, LEAVE = 1, 2
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +80,18 @@ def test_datagrams_of_a_source(lbtru: list[Frame], said: dict[str, Any]) -> None
     assert {number(frame.layers["lbtru"], "lbtru.data.sqn") for frame in repaired} == {0}
     of_receivers = [frame for frame in own if sent_from(frame) != said["source_port"]]
     assert of_receivers, "no status message"
+    reporting = 0
     for frame in of_receivers:
         assert len(values(frame.layers["lbtru"], "lbtru.opt_cid.client_id")) == 1
-        assert values(frame.messages, "lbmc.extopt.subtype") == ["1"]
+        flags = octets(frame.messages[0], "lbmc.extopt.data")[1]
+        # An eliciting one has a topic report if it knows its position.
+        with_topics = {0: [True], ELICIT: [True, False], LEAVE: [False]}[flags]
+        subtypes = values(frame.messages, "lbmc.extopt.subtype")
+        assert subtypes in [["1", "13"] if one else ["1"] for one in with_topics]
+        for one in frame.messages[1:]:
+            assert octets(one, "lbmc.extopt.data") == topic_report([said["topic_index"]])
+            reporting += flags == 0
+    assert reporting, "no topic report"
 
 
 def test_the_answer_to_a_connection_request(lbtru: list[Frame], said: dict[str, Any]) -> None:

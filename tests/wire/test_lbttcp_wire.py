@@ -71,26 +71,29 @@ def _read_stream(client: RawClient, count: int) -> bytes:
 
 
 def test_tshark_decodes_the_data_of_a_source(tmp_path: Path) -> None:
-    """Messages, fragments of the longest length, an explicit batch, a TSNI and the end are decoded
-    back to back.
+    """The answer to a client, messages, fragments of the longest length, an explicit batch, a TSNI and the
+    end are decoded back to back.
     """
     options = {"transport_topic_sequence_number_info_interval": 200}
     with open_context() as context:
         source = context.source("wire", transport="tcp", **options)
         with RawClient(source.transport) as client:
             client.greet()
+            data = _read_stream(client, 1)  # the answer
             wait_for(lambda: source.stats()["num_clients"] == 1)
             source.send(b"first")
             source.send(b"batch begins", batch="start")
             source.send(b"batch ends", batch="end", flush=True)
             source.send(bytes(100_000), flush=True)
-            data = _read_stream(client, 5)
+            data += _read_stream(client, 5)
             data += _read_stream(client, 1)  # the TSNI
             source.close()
             data += _read_stream(client, 1)
     found = _dissected(tmp_path, _stream(data, from_source=True))
-    assert _numbers(found, "lbmc.type") == [0, 0, 0, 0, 0, 8, 1]
-    assert _numbers(found, "lbmc.version") == [0] * 7
+    assert _numbers(found, "lbmc.type") == [8, 0, 0, 0, 0, 0, 8, 1]
+    assert _numbers(found, "lbmc.version") == [0] * 8
+    assert _numbers(found[0], "lbmc.ssf_init.transport_idx") == [client.session_id]
+    assert _numbers(found[0], "lbmc.ssf_init.flags.default_exclusions") == [0]
     assert sum(_numbers(found, "lbmc.msglen")) == len(data)
     assert max(_numbers(found, "lbmc.msglen")) == _LONGEST
     assert set(_numbers(found, "lbmc.tidx")) == {source.topic_index}
@@ -101,7 +104,7 @@ def test_tshark_decodes_the_data_of_a_source(tmp_path: Path) -> None:
     assert _numbers(found, "lbmc.batch.flags.batch_start") == [1, 0]
     assert _numbers(found, "lbmc.batch.flags.batch_end") == [0, 1]
     assert _numbers(found, "lbmc.tsni.tsni_rec.sqn") == [4]
-    assert octets(found[0], "data.data") == b"first"
+    assert octets(found[1], "data.data") == b"first"
 
 
 def test_tshark_decodes_how_a_client_joins_and_filters(tmp_path: Path) -> None:
