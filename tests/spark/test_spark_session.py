@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ pytest.importorskip("pyspark")
 
 from umstack.spark import driver_folder as folders
 from umstack.spark.driver_folder import driver_folder
-from umstack.spark.spark_session import class_archive
+from umstack.spark.spark_session import class_archive, spark_session
 
 _OWNER = """
 import sys, time
@@ -92,3 +93,15 @@ def test_projections_are_interpreted_for_little_data(spark: Any) -> None:
     rows = spark.sql("SELECT id * 7 + 3 AS n FROM range(4) WHERE id > 0").collect()
     assert sorted(row["n"] for row in rows) == [10, 17, 24]
     assert compiled.getCount() == before
+
+
+def test_another_thread_uses_the_running_session_and_does_not_stop_it(spark: Any) -> None:
+    """Spark has an active session per thread; a session that a thread did not start goes on after its end."""
+
+    def used() -> Any:
+        with spark_session("another") as session:
+            return session
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(used).result() is spark
+    assert spark.range(3).count() == 3

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from umstack.errors import UmError
@@ -129,7 +130,7 @@ def spark_session(
 
     `is_little`: the captures have less than about SMALL_BYTES.
     """
-    running = SparkSession.getActiveSession()
+    running = _running_session()
     if running is not None:
         yield running
         return
@@ -150,6 +151,16 @@ def spark_session(
             yield session
         finally:
             session.stop()
+
+
+def _running_session() -> SparkSession | None:
+    """Return the session of this process, if there is one: also in a thread in which none is active."""
+    try:
+        session = SparkSession.active()
+    except PySparkRuntimeError:
+        return None
+    # That of a stopped context is no longer usable.
+    return session if session.sparkContext._jsc is not None else None
 
 
 @contextmanager
