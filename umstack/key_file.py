@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from umstack._core import lib
-from umstack.errors import ConfigError, OptionError, error_from_path
+from umstack.errors import ConfigError, OptionError, naming_path
 
 KEY_BYTES: int = lib.UM_KEY_BYTES
 KEYS_PER_SET: int = lib.UM_KEYS_PER_SET
@@ -59,12 +59,9 @@ def read_key_file(path: Path) -> KeyFile:
 
     Raises OptionError if others can read it, ConfigError for a wrong line, or the error of the path.
     """
-    try:
-        with path.open("rb") as file:
-            _check_access(path, os.fstat(file.fileno()))
-            text = file.read(_FILE_MAXIMUM_BYTES + 1)
-    except OSError as error:
-        raise error_from_path(error, f"key file {path}") from error
+    with naming_path(f"key file {path}"), path.open("rb") as file:
+        _check_access(path, os.fstat(file.fileno()))
+        text = file.read(_FILE_MAXIMUM_BYTES + 1)
     if len(text) > _FILE_MAXIMUM_BYTES:
         raise OptionError(
             f"key file {path} has more than {_FILE_MAXIMUM_BYTES} bytes", hint="name a key file"
@@ -141,9 +138,7 @@ def write_new_key_file(path: Path, patterns: Sequence[str]) -> None:
     lines.append(f"resolution 1 {secrets.token_hex(KEY_BYTES)}")
     text = "\n".join(lines) + "\n"
     _parse(text, str(path))
-    try:
+    with naming_path(f"key file {path}"):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(text)
-    except OSError as error:
-        raise error_from_path(error, f"key file {path}") from error

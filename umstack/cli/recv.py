@@ -29,7 +29,7 @@ from umstack.cli.stack_options import (
 )
 from umstack.config import Scope
 from umstack.context import Context
-from umstack.errors import error_from_path
+from umstack.errors import naming_path
 from umstack.events import (
     BeginningOfSession,
     BurstLoss,
@@ -440,10 +440,8 @@ def _sink(form: str, directory: str | None, output: str | None, summary: Summary
         yield sink_to(sys.stdout.buffer)
         return
     with contextlib.ExitStack() as stack:
-        try:
+        with naming_path(f"writing {output}"):
             file = Path(output).open("wb")  # noqa: SIM115 - closed below
-        except OSError as error:
-            raise error_from_path(error, f"writing {output}") from error
         stack.callback(_close, file)
         yield sink_to(file)
 

@@ -24,7 +24,7 @@ from umstack.cli.stack_options import (
 )
 from umstack.config import OptionValue, Scope
 from umstack.context import Context
-from umstack.errors import InvalidArgument, OptionError, UmError, error_from_path
+from umstack.errors import InvalidArgument, OptionError, UmError, naming_path
 from umstack.files.path import shown
 from umstack.message_properties import MessageProperties, PropertyValue, typed_text
 
@@ -250,12 +250,10 @@ def _check_form(
 def _check_paths(paths: tuple[str, ...]) -> None:
     """Raise an error if a path does not exist or is unreadable."""
     for path in paths:
-        try:
+        with naming_path(f"reading {shown(os.fsencode(path))}"):
             Path(path).lstat()
             if not os.access(path, os.R_OK, follow_symlinks=False):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        except OSError as error:
-            raise error_from_path(error, f"reading {shown(os.fsencode(path))}") from error
 
 
 def _say_line(text: str) -> None:

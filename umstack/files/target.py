@@ -12,7 +12,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from umstack.errors import error_from_path
+from umstack.errors import error_from_path, naming_path
 from umstack.files.walk import MODE_MASK
 from umstack_xdp.closing import Closing
 
@@ -60,11 +60,9 @@ class Target(Closing):
         self.directory = Path(directory)
         self._open_parts: list[bytes] = []
         self._open_fds: list[int] = []
-        try:
+        with naming_path(f"receiving into {directory}"):
             self.directory.mkdir(parents=True, exist_ok=True)
             self._root_fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise error_from_path(error, f"receiving into {directory}") from error
         self._temporary_name = _TEMPORARY_PREFIX + secrets.token_hex(8)
         try:
             os.mkdir(self._temporary_name, mode=0o700, dir_fd=self._root_fd)

@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from umstack.errors import Unsupported, error_from_path
+from umstack.errors import Unsupported, error_from_path, naming_path
 from umstack.recorder.disk import sync_directory
 from umstack.recorder.errors import JournalError, JournalFull, OffsetGone
 from umstack_xdp.closing import Closing
@@ -364,11 +364,9 @@ class Journal(JournalReader, Closing):
 
     def _take_lock(self) -> Any:
         """The locked lock file with this process's id in it. Other processes may lock it for a moment to check it."""
-        try:
+        with naming_path(f"journal {self.directory}"):
             self.directory.mkdir(parents=True, exist_ok=True)
             lock = (self.directory / LOCK_NAME).open("a")
-        except OSError as error:
-            raise error_from_path(error, f"journal {self.directory}") from error
         deadline = time.monotonic() + _LOCK_SECONDS
         while True:
             try:
@@ -520,10 +518,8 @@ class Journal(JournalReader, Closing):
 
     def sync(self) -> None:
         """Force appended data to the disk. Sealed segments are synced already unless `fsync_seconds` is None."""
-        try:
+        with naming_path(f"journal {self.directory}"):
             self._sync()
-        except OSError as error:
-            raise error_from_path(error, f"journal {self.directory}") from error
 
     def _sync(self) -> None:
         if self._data is not None:
@@ -547,9 +543,8 @@ class Journal(JournalReader, Closing):
         if self._lock.closed:
             return
         try:
-            self._seal()
-        except OSError as error:
-            raise error_from_path(error, f"journal {self.directory}") from error
+            with naming_path(f"journal {self.directory}"):
+                self._seal()
         finally:
             self._lock.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from umstack.errors import error_from_path
+from umstack.errors import naming_path
 
 
 def file_name(interface: str) -> str:
@@ -15,7 +15,5 @@ def file_name(interface: str) -> str:
 
 def make_directory(directory: Path) -> None:
     """Create the directory unless it exists."""
-    try:
+    with naming_path(f"creating {directory}"):
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise error_from_path(error, f"creating {directory}") from error
