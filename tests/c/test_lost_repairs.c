@@ -1,8 +1,7 @@
 /* Lost retransmissions that are found without a timer, with fabricated times: by those that were NAKed later, and by
  * the reports of the source. The path has a round trip of 10 ms and does not reorder. */
 #include "core/receiver/lost_repairs.h"
-#include "core/receiver/receiver_session.h"
-#include "support.h"
+#include "receiving.h"
 
 enum {
     US = 1000,
@@ -10,33 +9,8 @@ enum {
     ROUND_TRIP_NS = 10 * NS_PER_MS,
     SAMPLES = 20,
     MEASURED = UM_ADAPTIVE_BACKOFF | UM_ADAPTIVE_SUPPRESS,
-    HOLD_DATAGRAMS = 64,
-    HOLD_MESSAGES = 64,
-    HOLD_BYTES = 2048,
     REPORTS_MAX = 4,
 };
-
-typedef struct receiving {
-    um_receiver_session session;
-    um_reorder_buffer store;
-    capture_link link;
-    void *memory;
-    void *hold;
-    uint32_t next_sqn;
-    int64_t now_ns;
-} receiving;
-
-static void arrive(receiving *r, uint32_t sqn, bool is_retransmission)
-{
-    uint8_t datagram[100] = {0};
-    um_packet packet = {.type = UM_LBTRM_DATA,
-                        .flags = is_retransmission ? UM_LBTRM_FLAG_RETRANSMISSION : 0,
-                        .session_id = 7,
-                        .sqn = sqn,
-                        .body = datagram};
-    um_rx rx = {.data = datagram, .length = sizeof datagram, .received_ns = r->now_ns};
-    um_receiver_session_on_packet(&r->session, &packet, &rx, datagram, sizeof datagram, r->now_ns);
-}
 
 /* Lets the time pass. Returns the number of NAKed sqns. */
 static uint64_t pass(receiving *r, int64_t duration_ns)
@@ -61,29 +35,10 @@ static uint32_t lose(receiving *r, uint32_t count)
 
 static receiving *open_unmeasured(uint32_t adaptive)
 {
-    um_receiver_session_config config = {
-        .id = {.source = UM_ADDRESS_V4(0x7f000001, 14390), .group = UM_ADDRESS_V4(0xe00a0a0a, 14400), .session_id = 7},
-        .adaptive_timers = adaptive,
-        .nak_backoff_ns = 200 * NS_PER_MS,
-        .nak_suppress_ns = 200 * NS_PER_MS,
-        .nak_generation_ns = 10 * (int64_t)NS_PER_S,
-        .activity_timeout_ns = 60 * (int64_t)NS_PER_S,
-        .send_naks = true,
-        .datagram_max_bytes = 1472,
-        .loss_capacity = 1024,
-        .topic_capacity = 16,
-        .window_bytes = 1 << 20,
-        .status_interval_ns = 200 * NS_PER_MS,
-        .random_seed = 1,
-    };
-    receiving *r = zeroed(sizeof *r);
-    r->now_ns = NS_PER_S;
-    r->link.base.ops = &capture_ops;
-    r->link.space = UINT32_MAX;
-    r->memory = zeroed(um_receiver_session_footprint(&config));
-    r->hold = zeroed(um_reorder_footprint(HOLD_DATAGRAMS, HOLD_BYTES, HOLD_MESSAGES));
-    um_reorder_init(&r->store, r->hold, HOLD_DATAGRAMS, HOLD_BYTES, HOLD_MESSAGES);
-    um_receiver_session_init(&r->session, r->memory, &config, &r->link.base, &r->store, r->now_ns);
+    um_receiver_session_config config = receiving_config();
+    config.adaptive_timers = adaptive;
+    config.nak_backoff_ns = config.nak_suppress_ns = 200 * NS_PER_MS;
+    receiving *r = receiving_open(&config, NS_PER_S);
     arrive(r, r->next_sqn++, false);
     return r;
 }
@@ -105,14 +60,6 @@ static int64_t reordering_ns(const receiving *r)
     int64_t measured_ns = um_recovery_timing_reordering_ns(&r->session.timing);
     CHECK(measured_ns > ROUND_TRIP_NS / 5 && measured_ns <= ROUND_TRIP_NS / 4); /* a NAK is sent soon after the loss */
     return measured_ns;
-}
-
-static void close_receiving(receiving *r)
-{
-    capture_clear(&r->link);
-    free(r->memory);
-    free(r->hold);
-    free(r);
 }
 
 static const um_loss *loss_of(receiving *r, uint32_t sqn)
@@ -142,7 +89,7 @@ TEST("UM-122",
         CHECK_EQ(pass(r, reordering_ns(r) - 2 * STEP_NS), is_proved ? 1 : 0);
         CHECK_EQ(pass(r, 4 * STEP_NS), is_proved ? 0 : 1);
         CHECK_EQ(r->session.counters.retransmissions_lost, 1);
-        close_receiving(r);
+        receiving_close(r);
     }
 }
 
@@ -161,7 +108,7 @@ TEST("UM-122", "after another NAK, a loss is doubted by later repairs only, coun
     CHECK_EQ(loss_of(r, lost)->state, UM_LOSS_DOUBTED);
     CHECK_EQ(pass(r, reordering_ns(r) - 2 * STEP_NS), 0);
     CHECK_EQ(pass(r, 4 * STEP_NS), 1);
-    close_receiving(r);
+    receiving_close(r);
 }
 
 TEST("UM-122", "a repair shows no loss of higher numbers, or of those that were NAKed later")
@@ -178,7 +125,7 @@ TEST("UM-122", "a repair shows no loss of higher numbers, or of those that were 
     CHECK_EQ(loss_of(r, first)->state, UM_LOSS_NAKED);
     arrive(r, first, true);
     CHECK_EQ(loss_of(r, second)->state, UM_LOSS_NAKED);
-    close_receiving(r);
+    receiving_close(r);
 }
 
 TEST("UM-122", "the evidence is the repair that was NAKed last")
@@ -189,7 +136,7 @@ TEST("UM-122", "the evidence is the repair that was NAKed last")
     arrive(r, lost + 3, true);
     arrive(r, lost + 1, true); /* late */
     CHECK_EQ(r->session.repair.sqn, lost + 3);
-    close_receiving(r);
+    receiving_close(r);
 }
 
 TEST("UM-122", "without a measured round trip a report shows nothing, nor does a datagram that was never NAKed")
@@ -202,7 +149,7 @@ TEST("UM-122", "without a measured round trip a report shows nothing, nor does a
     uint32_t lost = lose(r, 1);
     report(r, lost, 0);
     CHECK_EQ(loss_of(r, lost)->state, UM_LOSS_NAKED);
-    close_receiving(r);
+    receiving_close(r);
 }
 
 TEST("UM-122", "evidence never delays a NAK")
@@ -215,7 +162,7 @@ TEST("UM-122", "evidence never delays a NAK")
     arrive(r, lost + 1, true);
     CHECK_EQ(loss_of(r, lost)->state, UM_LOSS_DOUBTED);
     CHECK_EQ(loss_of(r, lost)->deadline_ns, due_ns);
-    close_receiving(r);
+    receiving_close(r);
 }
 
 TEST("UM-122", "no NAK comes sooner than the floor after the last one, whatever shows the loss")
@@ -228,7 +175,7 @@ TEST("UM-122", "no NAK comes sooner than the floor after the last one, whatever 
         arrive(r, lost + i, true);
     CHECK_EQ(pass(r, NS_PER_MS - STEP_NS), 0);
     CHECK_EQ(pass(r, 2 * STEP_NS), 1);
-    close_receiving(r);
+    receiving_close(r);
 }
 
 TEST("UM-122", "with a fixed back-off or suppress interval nothing is doubted")
@@ -243,7 +190,7 @@ TEST("UM-122", "with a fixed back-off or suppress interval nothing is doubted")
         report(r, lost, 0);
         CHECK_EQ(loss_of(r, lost)->state, UM_LOSS_NAKED);
         CHECK_EQ(r->session.counters.retransmissions_lost, 0);
-        close_receiving(r);
+        receiving_close(r);
     }
 }
 
@@ -263,7 +210,7 @@ TEST("UM-122", "a report counts if the NAK had arrived when the repair was sent,
     CHECK_EQ(pass(r, reordering_ns(r) - AGE_NS - 2 * STEP_NS), 0);
     CHECK(r->session.has_repair && r->session.repair.sqn == lost && r->session.repair.is_reported);
     CHECK_EQ(pass(r, 4 * STEP_NS), 1);
-    close_receiving(r);
+    receiving_close(r);
 }
 
 TEST("UM-122", "forged reports bring a bounded number of NAKs forward")
@@ -277,7 +224,7 @@ TEST("UM-122", "forged reports bring a bounded number of NAKs forward")
         pass(r, NS_PER_MS);
     }
     CHECK_EQ(doubted, REPORTS_MAX);
-    close_receiving(r);
+    receiving_close(r);
 }
 
 CHECK_MAIN

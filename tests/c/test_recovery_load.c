@@ -1,72 +1,25 @@
 /* The receiving half under load: re-NAKs only for datagrams that could have arrived, status messages at once when
  * the position advances, and recovery times.
  */
-#include "core/receiver/receiver_session.h"
 #include "core/receiver/status_reports.h"
-#include "support.h"
+#include "receiving.h"
 
-enum {
-    BACKOFF_NS = 50 * NS_PER_MS,
-    WINDOW = 1 << 20,
-    HOLD_DATAGRAMS = 64,
-    HOLD_MESSAGES = 64,
-    HOLD_BYTES = 2048,
-};
+enum { BACKOFF_NS = 50 * NS_PER_MS, WINDOW = 1 << 20 };
 
-typedef struct receiving {
-    um_receiver_session session;
-    um_reorder_buffer store;
-    capture_link link;
-    void *memory;
-    void *hold;
-} receiving;
-
-static receiving *receiving_open(void)
+static receiving *open_session(void)
 {
-    um_receiver_session_config config = {
-        .id = {.source = UM_ADDRESS_V4(0x7f000001, 14390), .group = UM_ADDRESS_V4(0xe00a0a0a, 14400), .session_id = 7},
-        .nak_initial_backoff_ns = 10 * NS_PER_MS,
-        .nak_backoff_ns = BACKOFF_NS,
-        .nak_suppress_ns = 100 * NS_PER_MS,
-        .nak_generation_ns = 10 * (int64_t)NS_PER_S,
-        .activity_timeout_ns = 60 * (int64_t)NS_PER_S,
-        .send_naks = true,
-        .datagram_max_bytes = 1472,
-        .loss_capacity = 1024,
-        .topic_capacity = 16,
-        .window_bytes = WINDOW,
-        .status_interval_ns = 200 * NS_PER_MS,
-        .random_seed = 1,
-    };
-    receiving *r = zeroed(sizeof *r);
-    r->link.base.ops = &capture_ops;
-    r->link.space = UINT32_MAX;
-    r->memory = zeroed(um_receiver_session_footprint(&config));
-    r->hold = zeroed(um_reorder_footprint(HOLD_DATAGRAMS, HOLD_BYTES, HOLD_MESSAGES));
-    um_reorder_init(&r->store, r->hold, HOLD_DATAGRAMS, HOLD_BYTES, HOLD_MESSAGES);
-    um_receiver_session_init(&r->session, r->memory, &config, &r->link.base, &r->store, 0);
-    return r;
+    um_receiver_session_config config = receiving_config();
+    config.nak_initial_backoff_ns = 10 * NS_PER_MS;
+    config.nak_backoff_ns = BACKOFF_NS;
+    config.nak_suppress_ns = 100 * NS_PER_MS;
+    config.window_bytes = WINDOW;
+    return receiving_open(&config, 0);
 }
 
-static void receiving_close(receiving *r)
+static void arrive_at(receiving *r, uint32_t sqn, bool is_retransmission, int64_t now_ns)
 {
-    capture_clear(&r->link);
-    free(r->memory);
-    free(r->hold);
-    free(r);
-}
-
-/* A data datagram without messages: the session only uses its sqn. */
-static void arrive(receiving *r, uint32_t sqn, bool retransmission, int64_t now_ns)
-{
-    uint8_t datagram[1000] = {0};
-    um_packet packet = {.type = UM_LBTRM_DATA,
-                        .flags = retransmission ? UM_LBTRM_FLAG_RETRANSMISSION : 0,
-                        .session_id = 7,
-                        .sqn = sqn,
-                        .body = datagram};
-    um_rx rx = {.data = datagram, .length = sizeof datagram, .received_ns = now_ns};
-    um_receiver_session_on_packet(&r->session, &packet, &rx, datagram, sizeof datagram, now_ns);
+    r->now_ns = now_ns;
+    arrive(r, sqn, is_retransmission);
     um_status_reports_after_batch(&r->session, now_ns);
 }
 
@@ -81,9 +34,9 @@ static uint64_t tick_through(receiving *r, int64_t from_ns, int64_t to_ns)
 
 TEST("UM-119", "a receiver with unread datagrams sends no re-NAK")
 {
-    receiving *r = receiving_open();
-    arrive(r, 1, false, 0);
-    arrive(r, 3, false, 0);
+    receiving *r = open_session();
+    arrive_at(r, 1, false, 0);
+    arrive_at(r, 3, false, 0);
     r->session.is_behind = true; /* the first NAK is not postponed */
     CHECK_EQ(tick_through(r, 0, 20 * NS_PER_MS), 1);
     CHECK_EQ(tick_through(r, 20 * NS_PER_MS, 400 * NS_PER_MS), 0);
@@ -94,9 +47,9 @@ TEST("UM-119", "a receiver with unread datagrams sends no re-NAK")
 
 TEST("UM-119 UM-123", "a receiver that never catches up still re-NAKs, and gives up in time")
 {
-    receiving *r = receiving_open();
-    arrive(r, 1, false, 0);
-    arrive(r, 3, false, 0);
+    receiving *r = open_session();
+    arrive_at(r, 1, false, 0);
+    arrive_at(r, 3, false, 0);
     r->session.is_behind = true;
     uint64_t naks = tick_through(r, 0, 9 * (int64_t)NS_PER_S);
     CHECK(naks >= 3 && naks <= 13);
@@ -128,13 +81,13 @@ static uint32_t reported_sqn(const receiving *r)
 
 TEST("AE-17", "a status message is sent at once when the gap that held the position back is closed")
 {
-    receiving *r = receiving_open();
-    arrive(r, 1, false, 0);
+    receiving *r = open_session();
+    arrive_at(r, 1, false, 0);
     for (uint32_t sqn = 3; sqn < 3 + WINDOW / 1000; sqn++)
-        arrive(r, sqn, false, NS_PER_MS);
+        arrive_at(r, sqn, false, NS_PER_MS);
     CHECK_EQ(reported_sqn(r), 2);
     uint32_t before = r->link.count;
-    arrive(r, 2, true, 2 * NS_PER_MS);
+    arrive_at(r, 2, true, 2 * NS_PER_MS);
     CHECK_EQ(r->link.count, before + 1);
     CHECK_EQ(reported_sqn(r), 3 + WINDOW / 1000);
     receiving_close(r);
@@ -142,9 +95,9 @@ TEST("AE-17", "a status message is sent at once when the gap that held the posit
 
 TEST("AE-17", "a gap that is given up lets the position advance, too")
 {
-    receiving *r = receiving_open();
-    arrive(r, 1, false, 0);
-    arrive(r, 3, false, 0);
+    receiving *r = open_session();
+    arrive_at(r, 1, false, 0);
+    arrive_at(r, 3, false, 0);
     r->session.due_ns[UM_TIMER_STATUS] = 0;
     um_status_reports_after_batch(&r->session, 0);
     CHECK_EQ(reported_sqn(r), 2);
@@ -157,8 +110,8 @@ TEST("AE-17", "a gap that is given up lets the position advance, too")
 
 TEST("AE-15 UM-123", "datagrams that only a session message has shown are given up, and reported until they arrive")
 {
-    receiving *r = receiving_open();
-    arrive(r, 1, false, 0);
+    receiving *r = open_session();
+    arrive_at(r, 1, false, 0);
     um_packet packet = {.type = UM_LBTRM_SM, .session_id = 7, .trail = 1, .lead = 3};
     um_rx rx = {0};
     um_receiver_session_on_packet(&r->session, &packet, &rx, NULL, 0, NS_PER_MS);
@@ -167,8 +120,8 @@ TEST("AE-15 UM-123", "datagrams that only a session message has shown are given 
     CHECK_EQ(reported_sqn(r), 4);
     CHECK_EQ(last_status(r).given_up, 0);
     CHECK_EQ(last_status(r).unconfirmed, 2);
-    arrive(r, 2, false, 12 * (int64_t)NS_PER_S);
-    arrive(r, 3, false, 12 * (int64_t)NS_PER_S);
+    arrive_at(r, 2, false, 12 * (int64_t)NS_PER_S);
+    arrive_at(r, 3, false, 12 * (int64_t)NS_PER_S);
     r->session.due_ns[UM_TIMER_STATUS] = 0;
     um_status_reports_after_batch(&r->session, 12 * (int64_t)NS_PER_S);
     CHECK_EQ(last_status(r).unconfirmed, 0);
@@ -182,10 +135,10 @@ TEST("", "recovery times are counted in four buckets per octave")
                                         {131, 3},    {132, 4},      {1000, 15},    {5000, 24},
                                         {10000, 28}, {1000000, 55}, {4294967, 63}, {9000000, 63}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        receiving *r = receiving_open();
-        arrive(r, 1, false, 0);
-        arrive(r, 3, false, 0);
-        arrive(r, 2, true, (int64_t)cases[i][0] * 1000);
+        receiving *r = open_session();
+        arrive_at(r, 1, false, 0);
+        arrive_at(r, 3, false, 0);
+        arrive_at(r, 2, true, (int64_t)cases[i][0] * 1000);
         for (uint32_t bucket = 0; bucket < UM_RECOVERY_BUCKETS; bucket++)
             CHECK_EQ(r->session.recovery_buckets[bucket], bucket == cases[i][1]);
         receiving_close(r);
