@@ -45,8 +45,8 @@ static inline void um_window_conduct(um_source_session *session)
            um_source_session_sent(session, session->trail_sqn)->position < position - (int64_t)session->log.term_length)
         um_window_drop_oldest(session);
     uint32_t budget = UM_WINDOW_CLEAN_STEP_BYTES;
-    if (UM_UNLIKELY(session->retention_count >
-                    0)) { /* clean no more than was retained first, whatever is claimed now */
+    if (UM_UNLIKELY(session->retention_count > 0)) {
+        /* Clean no more than was retained first, whatever is claimed now. */
         budget = (uint32_t)um_log_cleaning_due(&session->log, position, budget);
         um_retention_before_cleaning(session, session->log.clean_position + budget);
     }
