@@ -489,16 +489,12 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
     return -ENOSPC;
 }
 
-uint32_t um_receiving_connected(const um_receiving *receiving, const um_receiver *receiver, int64_t now_ns)
+uint32_t um_receiving_connected(const um_receiver *receiver, int64_t now_ns)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < receiving->node.session_count && receiver->controller_count > count; i++) {
-        um_receiver_session *session = receiving->node.sessions[i];
-        if (!um_group_is_joined(group_of(session), now_ns))
-            continue;
-        for (const um_delivery *d = session->controllers; d != NULL; d = d->next)
-            count += d->receiver == receiver && um_receiver_session_is_connected(session, d, now_ns);
-    }
+    for (const um_delivery *d = receiver->controllers; d != NULL; d = d->next_of_receiver)
+        count +=
+            um_group_is_joined(group_of(d->session), now_ns) && um_receiver_session_is_connected(d->session, d, now_ns);
     return count;
 }
 

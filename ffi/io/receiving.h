@@ -134,7 +134,7 @@ void um_receiving_free(um_receiving *receiving);
 int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_receiver_session_config *session,
                      uint32_t topic_index, uint32_t source);
 /* Returns how many sources are mapped to the receiver whose messages from now on it receives, or reports as lost. */
-uint32_t um_receiving_connected(const um_receiving *receiving, const um_receiver *receiver, int64_t now_ns);
+uint32_t um_receiving_connected(const um_receiver *receiver, int64_t now_ns);
 /* Unmaps every topic of the receiver, and ends the sessions without another receiver. */
 void um_receiving_drop(um_receiving *receiving, um_receiver *receiver);
 

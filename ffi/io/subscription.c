@@ -90,7 +90,7 @@ uint32_t um_subscription_connected(um_subscription *subscription)
 {
     um_reactor *reactor = subscription->receiving->reactor;
     um_reactor_lock(reactor);
-    uint32_t count = um_receiving_connected(subscription->receiving, &subscription->core, um_clock_ns());
+    uint32_t count = um_receiving_connected(&subscription->core, um_clock_ns());
     um_reactor_unlock(reactor);
     return count;
 }

@@ -108,26 +108,21 @@ void um_node_snapshot(um_node *node)
     }
 }
 
-static bool has_receiver(const um_receiver_session *session, const um_receiver *receiver)
+static void apply_nak_cutoff(const um_node *node, um_receiver_session *session, bool is_cut_off)
 {
-    const um_delivery *delivery = session->controllers;
-    while (delivery != NULL && delivery->receiver != receiver)
-        delivery = delivery->next;
-    return delivery != NULL;
+    uint32_t reasons = session->nak_cutoff & (is_cut_off ? UINT32_MAX : ~(uint32_t)UM_NAK_CUTOFF_SESSION);
+    reasons &= ~(uint32_t)UM_NAK_CUTOFF_CONTEXT;
+    um_nak_cutoff_set(session, reasons | (node->is_cut_off ? UM_NAK_CUTOFF_CONTEXT : 0));
+    um_nak_cutoff_on_receivers(session);
 }
 
 void um_node_set_nak_cutoff(um_node *node, um_receiver *receiver, bool is_cut_off)
 {
     *(receiver == NULL ? &node->is_cut_off : &receiver->is_cut_off) = is_cut_off;
-    for (uint32_t i = 0; i < node->session_count; i++) {
-        um_receiver_session *session = node->sessions[i];
-        if (receiver != NULL && !has_receiver(session, receiver))
-            continue;
-        uint32_t reasons = session->nak_cutoff & (is_cut_off ? UINT32_MAX : ~(uint32_t)UM_NAK_CUTOFF_SESSION);
-        reasons &= ~(uint32_t)UM_NAK_CUTOFF_CONTEXT;
-        um_nak_cutoff_set(session, reasons | (node->is_cut_off ? UM_NAK_CUTOFF_CONTEXT : 0));
-        um_nak_cutoff_on_receivers(session);
-    }
+    for (uint32_t i = 0; receiver == NULL && i < node->session_count; i++)
+        apply_nak_cutoff(node, node->sessions[i], is_cut_off);
+    for (const um_delivery *d = receiver != NULL ? receiver->controllers : NULL; d != NULL; d = d->next_of_receiver)
+        apply_nak_cutoff(node, d->session, is_cut_off);
 }
 
 bool um_node_add_queue(um_node *node, um_message_queue *queue)
