@@ -19,6 +19,7 @@ import polars as pl
 import pyarrow.parquet as pq
 from polars.testing import assert_frame_equal
 
+from tests.unit.capture_bytes import Packet, data, frame, pcap
 from tests.unit.pipeline_tables import (
     DAY,
     SETTINGS,
@@ -38,6 +39,8 @@ from umstack.pipeline.layout import BRONZE, DAY_NS, FACTS, SILVER, TablesError, 
 from umstack.pipeline.maintenance import compact_all, derive_again
 from umstack.pipeline.read_back import read_tables
 from umstack.pipeline.table_schema import markdown, schemas
+from umstack.report.findings import findings
+from umstack.report.outputs import summarised
 
 ROOT = Path(__file__).parents[2]
 
@@ -247,6 +250,20 @@ def test_rollups_add_up_to_the_silver_tables(tmp_path: Path, capture: str, wante
     derive_session(layout, SETTINGS, ("10.0.0.1", gold("session_days")["session_id"].min()))
     assert set(gold("findings")["severity"]) <= {"bad", "worth_a_look", "good", "note"}
     assert len(gold("findings")) > 3
+
+
+def test_copies_are_a_finding_on_no_session(tmp_path: Path) -> None:
+    """The findings of a folder include the copies that a mirror made, as the report does."""
+    frames = [(START_NS + number * 1_000_000, frame(data(number))) for number in range(20)]
+    mirrored = [Packet(time_ns + late_ns, sent) for time_ns, sent in frames for late_ns in (0, 3_000)]
+    file = tmp_path / "mirror.pcap"
+    file.write_bytes(pcap(mirrored))
+    facts = facts_of([file])
+    layout = made_layout(tmp_path / "tables")
+    take(layout, 0, packed_facts(facts))
+    made = pl.read_parquet(str(layout.root / "gold/findings/**/rows.parquet")).filter(topic="copies")
+    [wanted] = [one for one in findings(summarised(tables_of(facts), [])) if one.topic == "copies"]
+    assert made.select("publisher", "text").rows() == [("", wanted.text)]
 
 
 def test_reading_tables_back_needs_no_spark(tmp_path: Path) -> None:

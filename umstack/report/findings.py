@@ -95,8 +95,8 @@ def window_findings(summary: Summary) -> list[Finding]:
 
 
 def findings_of_no_session(summary: Summary) -> list[Finding]:
-    """Return the findings on everything that belongs to no session: fetched messages, fragments, damage and notes."""
-    return _by_severity((_recoveries, _fragments, _malformed, _notes), summary)
+    """Return the findings on everything of no session: fetched messages, fragments, copies, damage and notes."""
+    return _by_severity((_recoveries, _fragments, _copies, _malformed, _notes), summary)
 
 
 def _by_severity(rules: Rules, summary: Summary) -> list[Finding]:
