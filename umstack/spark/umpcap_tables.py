@@ -8,7 +8,6 @@ from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -136,7 +135,10 @@ def _by_session(windows: dict[int, Facts]) -> dict[tuple[str, int], dict[date, F
     found: dict[tuple[str, int], dict[date, Facts]] = {}
     for window_ns, facts in windows.items():
         rows = packed(facts, window_ns)
-        for key in {(one["publisher"], one["session_id"]) for one in rows.select(SESSION).to_pylist()}:
-            of_session = rows.filter((pc.field("publisher") == key[0]) & (pc.field("session_id") == key[1]))
-            found.setdefault(key, {})[day_of(window_ns)] = unpacked([of_session])[window_ns]
+        places: dict[tuple[str, int], list[int]] = {}
+        for place, one in enumerate(rows.select(SESSION).to_pylist()):
+            places.setdefault((one["publisher"], one["session_id"]), []).append(place)
+        for key, of_session in places.items():
+            facts_of_session = unpacked([rows.take(of_session)])[window_ns]
+            found.setdefault(key, {})[day_of(window_ns)] = facts_of_session
     return found
