@@ -98,13 +98,16 @@ def test_a_folder_is_followed_until_stopped(spark: Any, tmp_path: Path) -> None:
     def seen(progress: Any) -> None:
         packets[0] = progress.packets
 
+    def wait_for_files(count: int) -> None:
+        wait_for(lambda: packets[0] == PACKETS * count, "the packets of the file", 100)
+
     running = threading.Thread(target=run_pipeline, args=(options, seen), kwargs={"stop": stop})
     running.start()
     try:
         for number in range(2):
             being_written = _file(tmp_path, number)
             being_written.rename(captures / being_written.name)
-            wait_for(lambda: packets[0] == PACKETS * (number + 1), "the packets of the file", 100)  # noqa: B023
+            wait_for_files(number + 1)
     finally:
         stop.set()
         running.join()
@@ -127,16 +130,18 @@ def test_killed_at_random_points_every_packet_counts_once(tmp_path: Path) -> Non
     def batches() -> int:
         return len([one for one in offsets.glob("*") if one.name.isdecimal()]) if offsets.exists() else 0
 
-    for number in range(3):
-        _file(captures, number)
-        wanted = batches() + drawn.randint(1, 2)
+    def kill_after(wanted: int) -> None:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
             try:
-                wait_for(lambda: batches() >= wanted or running.poll() is not None, "a batch", 150)  # noqa: B023
+                wait_for(lambda: batches() >= wanted or running.poll() is not None, "a batch", 150)
                 time.sleep(drawn.uniform(0, 1))
             finally:
                 running.send_signal(signal.SIGKILL)
         assert running.returncode == -signal.SIGKILL, running.stderr
+
+    for number in range(3):
+        _file(captures, number)
+        kill_after(batches() + drawn.randint(1, 2))
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-4000:]
     assert json.loads(done.stdout)["ok"]
