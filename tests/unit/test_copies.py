@@ -178,6 +178,20 @@ def test_copies_are_within_a_hundred_microseconds(tmp_path: Path, apart_ns: int,
     assert [row["copies"] for row in tables_of(facts)["duplicates"].to_dicts()] == [1] * (1 - copies)
 
 
+@pytest.mark.parametrize(("between", "copies"), [(0, 10), (127, 10), (128, 0)])
+def test_copies_are_among_128_packets(tmp_path: Path, between: int, copies: int) -> None:
+    """A copy is found however many packets came before, and not behind as many others as are compared."""
+    sqns: list[int] = []
+    for at in range(10):
+        others = range(1000 * at + 1, 1000 * at + 1 + between)
+        sqns += [1000 * at, *others, 1000 * at, *range(1000 * at + 500, 1000 * at + 800)]
+    path = tmp_path / "switch.pcap"
+    path.write_bytes(
+        pcap(timed(*[frame(data(sqn, message(1, sqn, bytes(50)))) for sqn in sqns], step_ns=500))
+    )
+    assert copies_in(facts_of([str(path)])) == copies
+
+
 def test_two_points_are_no_mirror(tmp_path: Path) -> None:
     """A datagram at two interfaces of a capture is at two points; only a copy at the same one is a copy."""
     blocks = [section(), *(interface("<", 1, 0, block_name(name)) for name in ("a", "b"))]

@@ -56,8 +56,15 @@ static uint64_t count_compared(const um_copies *copies)
     return copies->packet_count < UM_COPIES_PACKETS_MAX ? copies->packet_count : (uint64_t)UM_COPIES_PACKETS_MAX;
 }
 
+static uint32_t alike_of(uint64_t fingerprint)
+{
+    return (uint32_t)fingerprint % UM_COPIES_ALIKE;
+}
+
 static bool is_repeated(const um_copies *copies, const um_copied_packet *packet)
 {
+    if (UM_LIKELY(copies->alike[alike_of(packet->fingerprint)] == 0))
+        return false;
     for (uint64_t back = 1; back <= count_compared(copies); back++) {
         const um_copied_packet *before = &copies->packets[(copies->packet_count - back) % UM_COPIES_PACKETS_MAX];
         if (before->interface != packet->interface)
@@ -93,7 +100,9 @@ um_copy_found um_copies_take(um_copies *copies, const um_capture_packet *packet,
                            .is_mirrored = copies->repeated_count >= UM_COPIES_MIRRORED_MIN &&
                                           3 * copies->repeated_count >= copies->evidence_count};
     taken.is_repeated = found.is_repeated;
-    um_copied_packet *slot = &copies->packets[copies->packet_count++ % UM_COPIES_PACKETS_MAX];
+    um_copied_packet *slot = &copies->packets[copies->packet_count % UM_COPIES_PACKETS_MAX];
+    copies->alike[alike_of(slot->fingerprint)] -= copies->packet_count++ >= UM_COPIES_PACKETS_MAX;
+    copies->alike[alike_of(taken.fingerprint)]++;
     copies->evidence_count += (uint32_t)taken.is_evidence - (uint32_t)slot->is_evidence;
     copies->repeated_count +=
         (uint32_t)(taken.is_evidence && taken.is_repeated) - (uint32_t)(slot->is_evidence && slot->is_repeated);

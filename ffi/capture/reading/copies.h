@@ -12,7 +12,8 @@
  * lost. These are copies where many packets are repeated, as a mirror does.
  *
  * Sans-I/O, no allocation; memory is the caller's, zero at the start of a file, and holds no pointers. One thread at a
- * time. Complexity: linear in the packets within UM_COPIES_WITHIN_NS, at most UM_COPIES_PACKETS_MAX.
+ * time. Complexity: constant for most packets that are not repeated; otherwise linear in the packets within
+ * UM_COPIES_WITHIN_NS, at most UM_COPIES_PACKETS_MAX.
  */
 #ifndef UM_CAPTURE_READING_COPIES_H
 #define UM_CAPTURE_READING_COPIES_H
@@ -23,6 +24,7 @@
 enum {
     UM_COPIES_PACKETS_MAX = 128, /* a power of two */
     UM_COPIES_WITHIN_NS = 100000,
+    UM_COPIES_ALIKE = 1024,        /* entries of `alike`, a power of two */
     UM_COPIES_PAYLOAD_BYTES = 128, /* bytes of the payload that are compared */
     UM_COPIES_MIRRORED_MIN = 2,    /* repeated packets that are a mirror's, if every third is repeated */
 };
@@ -41,6 +43,7 @@ typedef struct um_copies {
     uint32_t repeated_count; /* of these */
     uint64_t packet_count;   /* number of the next packet; packet i is at i % UM_COPIES_PACKETS_MAX */
     um_copied_packet packets[UM_COPIES_PACKETS_MAX];
+    uint8_t alike[UM_COPIES_ALIKE]; /* number of them by fingerprint, modulo the entries: usually none is alike */
 } um_copies;
 
 /* A packet without a time or an interface, or without UDP, TCP or a fragment of them, is never repeated. */
