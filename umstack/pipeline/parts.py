@@ -22,6 +22,7 @@ from umstack.errors import naming_path
 from umstack.facts.facts import Facts
 from umstack.facts.packed import PACKED, packed, unpacked
 from umstack.pipeline.layout import BRONZE, FACTS, Layout, day_of
+from umstack.recorder.disk import sync_path
 
 PARTS_MAX = 16
 """Files of a session and day from which on they are compacted."""
@@ -36,22 +37,14 @@ def write_parquet(file: Path, table: pa.Table, *, durable: bool = False) -> None
             file.parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(table, written)
             if durable:
-                _sync(written)
+                sync_path(written)
             written.replace(file)
             if durable:
-                _sync(file.parent)
+                sync_path(file.parent)
     except BaseException:
         with suppress(OSError):
             written.unlink(missing_ok=True)
         raise
-
-
-def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def add_batch(layout: Layout, session: str, batch: int, rows: pa.Table) -> set[date]:

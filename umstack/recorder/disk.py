@@ -1,4 +1,4 @@
-"""Disk access of the recorder: makes file names durable across a power failure."""
+"""Disk access of the recorder: makes files and their names durable across a power failure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 
-def sync_directory(directory: Path) -> None:
-    """Force the names in a directory to the disk."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def sync_path(path: Path) -> None:
+    """Force the content of a file, or the names in a directory, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from umstack.errors import Unsupported, error_from_path, naming_path
-from umstack.recorder.disk import sync_directory
+from umstack.recorder.disk import sync_path
 from umstack.recorder.errors import JournalError, JournalFull, OffsetGone
 from umstack_xdp.closing import Closing
 
@@ -311,7 +311,7 @@ class JournalReader:
                     # The writer may remove a segment meanwhile.
                     with suppress(FileNotFoundError), path.open("rb") as file:
                         os.fdatasync(file.fileno())
-        sync_directory(self.directory)
+        sync_path(self.directory)
 
     def truncate(self, before: int) -> None:
         """Remove the segments that only contain rows before this offset; the last one stays."""
@@ -470,7 +470,7 @@ class Journal(JournalReader, Closing):
         self._position = len(schema)
         self._index = segment.index_path.open("wb", buffering=0)
         if self._fsync_seconds is not None:
-            sync_directory(self.directory)
+            sync_path(self.directory)
 
     def _cut_back(self) -> None:
         """Restore the files to their state before a failed write."""

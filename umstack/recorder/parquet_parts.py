@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from umstack.recorder.disk import sync_directory
+from umstack.recorder.disk import sync_path
 from umstack.recorder.errors import RecorderError
 from umstack.recorder.journal import JournalReader, arrow
 from umstack.recorder.tables import Table
@@ -190,7 +190,7 @@ class PartWriter:
             raise
         for hidden, final in made:
             hidden.replace(final)
-            sync_directory(final.parent)
+            sync_path(final.parent)
         self.part_count += len(made)
 
 
@@ -252,4 +252,4 @@ def replace_file(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     hidden.replace(path)
-    sync_directory(path.parent)
+    sync_path(path.parent)
