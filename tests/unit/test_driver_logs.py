@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from umstack._engine.transport_address import LbtipcAddress
 from umstack.driver import SharedLog
 from umstack.driver.protocol import MESSAGE_MAX_BYTES, log_of
 from umstack.driving import topics
-from umstack.driving.topics import DriverContext, ReceivedTopic, SharedSource
+from umstack.driving.topics import DriverContext, PublishedTopic, ReceivedTopic, SharedSource
+from umstack.errors import UmError
 
 _WRONG_KEYS: dict[str, Callable[[int], int]] = {
     "none": lambda _key: 0,
@@ -158,6 +160,22 @@ def test_the_driver_reads_no_log_for_an_application_without_its_key(running: Run
             source.send(b"secret", flush=True)
             assert source.wait_drained(timeout=SECONDS)
             assert not receiver.sources
+
+
+def test_a_source_whose_log_is_refused_leaves_no_thread(remote: Context) -> None:
+    """An application that names logs with wrong keys uses up nothing in the driver."""
+
+    def relays() -> int:
+        return sum(one.name == "umstack relay" for one in threading.enumerate())
+
+    with remote.source("log", transport="lbtipc") as source, DriverContext("lo", **OWN_ADDRESSES) as context:
+        log = _log_of(source)
+        reader = PublishedTopic(context, "reader", {}, log)
+        before = relays()
+        with pytest.raises(UmError):
+            PublishedTopic(context, "thief", {}, replace(log, key=log.key ^ 1))
+        assert relays() == before
+        reader.close()
 
 
 def test_the_first_message_from_the_network_waits_for_the_invited_readers(

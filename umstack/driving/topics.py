@@ -226,11 +226,15 @@ class PublishedTopic:
             )
             address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
             session = receiver_session_config(address, chosen, engine.core, log_key=log.key)
+        except BaseException:
+            self._source.close()
+            raise
+        try:
             engine.core.check(
                 self._subscription.map(session, log.topic_index, self._log_name), self._log_name
             )
         except BaseException:
-            self._source.close()
+            self.close()
             raise
 
     @property
