@@ -105,6 +105,10 @@ def test_messages_are_compacted(tmp_path: Path) -> None:
     assert compact_all(layout.root) == (3, 1)
     bronze = layout.root / "bronze/messages/**/part-*.parquet"
     assert pl.read_parquet(bronze)["sequence_number"].to_list() == [0, 1, 2]
+    take_messages(layout, 2, pa.Table.from_batches([_rows(SOURCE, range(2, 3))]))
+    assert pl.read_parquet(bronze)["sequence_number"].to_list() == [0, 1, 2], (
+        "a batch repeated after it was compacted"
+    )
 
 
 @pytest.mark.timeout(300)

@@ -1,8 +1,8 @@
 """The facts of a session and day as Parquet files, one per batch of the stream, and their compaction.
 
-A file is named by the batches that it covers. A repeated batch replaces its file. Compaction writes a file that covers
-several batches before it removes theirs; a file whose batches another one covers is ignored, and removed later. So a
-process killed at any time neither loses facts nor counts them twice.
+A file is named by the batches that it covers. A repeated batch replaces its file, unless that was compacted. Compaction
+writes a file that covers several batches before it removes theirs; a file whose batches another one covers is ignored,
+and removed later. So a process killed at any time neither loses facts nor counts them twice.
 """
 
 from __future__ import annotations
@@ -59,8 +59,10 @@ def add_batch(layout: Layout, session: str, batch: int, rows: pa.Table) -> set[d
 
 
 def add_part(folder: Path, batch: int, rows: pa.Table) -> None:
-    """Write the rows of a batch, or replace its file."""
-    write_parquet(folder / _name(batch, batch), rows, durable=True)
+    """Write the rows of a batch, or replace its file. A compacted file that covers it has them already."""
+    files = _parts(folder)[0] if folder.exists() else {}
+    if not any(first <= batch <= last and first < last for first, last in files):
+        write_parquet(folder / _name(batch, batch), rows, durable=True)
 
 
 def merged_parts(folder: Path, merge: Callable[[pa.Table], pa.Table], least: int = PARTS_MAX) -> pa.Table:
