@@ -146,9 +146,8 @@ def _subscribe(context: Context, topic: str, options: dict[str, Any]) -> None:
     receiver = context.receiver(topic, **options)
     print("ready", flush=True)
     for line in sys.stdin:
-        wanted = int(
-            line
-        )  # take messages until this many have come or were lost, or nothing comes for a second
+        # Take messages until this many have come or were lost, or nothing comes for a second.
+        wanted = int(line)
         while sum(map(len, numbers.values())) + sum(lost.values()) < wanted:
             batch = receiver.poll(timeout=SECONDS / 5)
             for event in batch.events():

@@ -42,7 +42,14 @@ from umstack import (
 )
 from umstack._core import lib
 from umstack._engine.host_identity import host_id
-from umstack.driver.protocol import MESSAGE_MAX_BYTES, common_version, default_path
+from umstack.driver.protocol import (
+    MESSAGE_MAX_BYTES,
+    VERSION_HIGH,
+    VERSION_LOW,
+    common_version,
+    default_path,
+    encode,
+)
 from umstack.driving.relay import Relay
 from umstack.errors import ResourceLimit
 from umstack.events import Event
@@ -420,6 +427,26 @@ def test_a_peer_that_does_not_speak_the_protocol_is_cut_off(running: RunningDriv
         answer = peer.recv(MESSAGE_MAX_BYTES + 1)
         assert not answer or "error" in json.loads(answer)
         assert peer.recv(1) == b"" if answer else True
+    with attached(running.path) as context:
+        context.receiver("fine").close()
+
+
+@pytest.mark.parametrize("name", ["topic", "queue", "on_message", "takes_group", "conflate", "self"])
+def test_a_name_that_is_no_option_is_refused(running: RunningDriver, name: str) -> None:
+    """Names of other parameters reach no function of the driver, which continues to serve."""
+    with raw_application(running.path) as peer:
+        peer.send(
+            encode(
+                {"do": "attach", "low": VERSION_LOW, "high": VERSION_HIGH, "host": host_id(), "request": 1}
+            )
+        )
+        peer.recv(MESSAGE_MAX_BYTES)
+        for number, task in enumerate(("receive", "publish"), 2):
+            fields = {"id": number, "topic": "a", "options": {name: "1"}}
+            peer.send(encode({"do": task, "request": number, **fields}))
+            answer = json.loads(peer.recv(MESSAGE_MAX_BYTES))
+            assert answer["reply"] == number
+            assert f"option {name!r}" in answer["error"]["message"]
     with attached(running.path) as context:
         context.receiver("fine").close()
 

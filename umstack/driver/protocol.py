@@ -30,6 +30,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from umstack.config import Scope, find_option
 from umstack.errors import DriverError
 
 VERSION_LOW = 2
@@ -128,13 +129,15 @@ def topic_of(fields: Mapping[str, Any]) -> str:
     return topic
 
 
-def options_of(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return options, as text by name. Raises DriverError."""
+def options_of(fields: Mapping[str, Any], scope: Scope) -> dict[str, str]:
+    """Return options of a source or receiver, as text by name. Raises DriverError, or OptionError for other names."""
     value = fields.get("options")
     if not isinstance(value, dict) or len(value) > _OPTIONS_MAX:
         raise malformed("options are no object")
     if not all(isinstance(one, str) and len(one) <= _TEXT_MAX for one in value.values()):
         raise malformed("an option is no text")
+    for name in value:
+        find_option(scope, name)
     return value
 
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from umstack._engine.host_identity import host_id
+from umstack.config import Scope
 from umstack.driver.protocol import (
     MESSAGE_MAX_BYTES,
     VERSION_HIGH,
@@ -271,7 +272,7 @@ class Driver:
         number = number_of(fields, "id")
         match fields.get("do"):
             case "receive":
-                self._receive(application, number, topic_of(fields), options_of(fields))
+                self._receive(application, number, topic_of(fields), options_of(fields, Scope.RECEIVER))
                 return {}
             case "publish":
                 return self._publish(application, number, fields)
@@ -348,7 +349,7 @@ class Driver:
         most = self._limits.sources_max
         self._check_new(application, number, len(application.sources), most, "--sources-max")
         topic = topic_of(fields)
-        source = PublishedTopic(self._context, topic, options_of(fields), log_of(fields))
+        source = PublishedTopic(self._context, topic, options_of(fields, Scope.SOURCE), log_of(fields))
         with self._lock:
             application.sources[number] = source
             wanting = [
