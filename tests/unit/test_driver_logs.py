@@ -229,3 +229,21 @@ def test_a_source_waits_for_the_receivers_of_its_host(
             assert late.attach(log.key).position == 0
             maker.join(SECONDS)
             assert made
+
+
+def test_a_receiver_slower_than_the_network_loses_nothing(running: RunningDriver, remote: Context) -> None:
+    """The log of a remote source holds the driver, and with it the source, instead of overwriting messages."""
+    count = 700  # more bytes than the log and the queues hold
+    with (
+        attached(running.path) as context,
+        context.receiver("paced") as receiver,
+        remote.source("paced", flow_control="min") as source,
+    ):
+        source.wait_connected(timeout=SECONDS)
+        sender = threading.Thread(target=lambda: [source.send(bytes(64_000)) for _ in range(count)])
+        sender.start()
+        before = -1
+        while sender.is_alive() and before != (before := int(source.stats()["msgs_sent"] or 0)):
+            sender.join(0.2)
+        assert len(collect(receiver, count)) == count
+        sender.join()

@@ -130,7 +130,9 @@ class ReceivedTopic:
     def _on_unknown(self, name: str) -> Any:
         """Open the log of a source, and let the applications attach before its first message is written."""
         engine = self._context.engine
-        options = Config().source_options(transport="lbtipc", **cast("Any", self._stall()))
+        options = Config().source_options(
+            transport="lbtipc", transport_lbtipc_behavior="receiver_paced", **cast("Any", self._stall())
+        )
         session = engine.sessions.open_own(options)
         try:
             publication = Publication(engine.core, session, self.topic, _TOPIC_INDEX, options)
