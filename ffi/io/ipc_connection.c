@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "core/receiver/topic_reports.h"
 #include "io/ipc_socket.h"
 #include "os/clock.h"
 #include "os/memory.h"
@@ -102,6 +103,8 @@ static bool send_topic(const um_ipc_connection *connection, uint32_t topic_index
     um_ipc_control topic = um_ipc_control_make(UM_IPC_TOPIC, connection->session->config.id.session_id);
     topic.topic_index = topic_index;
     topic.is_wanted = is_wanted;
+    topic.message_max_bytes =
+        um_topic_reports_message_max(um_topic_table_slot(&connection->session->topics, topic_index)->first);
     UM_COUNT(connection->counters->syscalls, 1);
     return um_ipc_send(connection->fd, &topic, NULL) == 0;
 }

@@ -50,6 +50,7 @@ static void drop(um_ipc_server *server, um_ipc_client *client)
     um_ipc_fan_out_leave(&server->fan_out, client);
     if (!had_joined)
         return;
+    um_source_session_on_client_report(session, address, NULL, um_clock_coarse_ns());
     UM_COUNT(session->counters.clients_disconnected, 1);
     um_source_events_add(&session->events, UM_SOURCE_CLIENT_DISCONNECTED, address, server->fan_out.joined_count);
 }
@@ -158,7 +159,7 @@ static void join(um_ipc_server *server, um_ipc_client *client, const um_ipc_cont
 }
 
 /* Returns true if the message was one that the client may send now. */
-static bool on_message(um_ipc_server *server, um_ipc_client *client, const um_ipc_control *message)
+static bool on_message(um_ipc_server *server, um_ipc_client *client, const um_ipc_control *message, int64_t now_ns)
 {
     if (client->state == UM_IPC_CLIENT_GREETING && message->kind == UM_IPC_HELLO) {
         join(server, client, message);
@@ -166,11 +167,15 @@ static bool on_message(um_ipc_server *server, um_ipc_client *client, const um_ip
     }
     if (client->state != UM_IPC_CLIENT_JOINED)
         return false;
-    if (message->kind == UM_IPC_TOPIC && message->is_wanted)
+    if (message->kind != UM_IPC_TOPIC)
+        return message->kind == UM_IPC_WAKE;
+    if (message->is_wanted)
         client->has_every_topic |= !um_topic_filter_add(&client->topics, message->topic_index);
-    else if (message->kind == UM_IPC_TOPIC)
+    else
         um_topic_filter_remove(&client->topics, message->topic_index);
-    return message->kind == UM_IPC_WAKE || message->kind == UM_IPC_TOPIC;
+    um_topic_report report = {.count = 1, .topics = {{message->topic_index, message->message_max_bytes}}};
+    um_source_session_on_client_report(server->session, client->address, &report, now_ns);
+    return true;
 }
 
 /* Reads the client's messages and its position. Returns how many messages; closes a client that has ended or failed. */
@@ -182,7 +187,7 @@ static int service_client(um_ipc_server *server, um_ipc_client *client, int64_t 
         int got = um_ipc_receive(client->fd, &message, NULL);
         if (got == -EAGAIN)
             break;
-        if (got == 1 && on_message(server, client, &message))
+        if (got == 1 && on_message(server, client, &message, now_ns))
             continue;
         if (got != 0) /* it broke the rules; else it has closed its socket, or died */
             client->has_failed = true;

@@ -525,7 +525,8 @@ void um_publication_session_note_interface(um_publication_session *session, cons
 uint32_t um_publication_session_accounts(um_publication_session *session, um_receiver_account *out)
 {
     um_lock_acquire(&session->core.sender_lock);
-    uint32_t count = session->core.accounting.count;
+    bool has_naks = !um_transport_is_stream(session->core.config.transport);
+    uint32_t count = has_naks ? session->core.accounting.count : 0;
     memcpy(out, session->core.accounting.accounts, count * sizeof *out);
     um_lock_release(&session->core.sender_lock);
     return count;

@@ -29,7 +29,7 @@ void *um_publication_session_memory(const um_publication_session *session, size_
 uint32_t um_publication_session_events(um_publication_session *session, uint64_t read_count, um_source_event *out,
                                        uint64_t *count);
 /* Copies the accounts of receivers that sent NAKs or status messages to `out`, which has space for UM_ACCOUNTS_MAX.
- * Returns how many. */
+ * Returns how many; none over a stream. */
 uint32_t um_publication_session_accounts(um_publication_session *session, um_receiver_account *out);
 /* Stops or resumes serving NAKs of this address (UX-21). Returns false if there is no space for another account. */
 bool um_publication_session_cut_off(um_publication_session *session, um_address receiver, bool is_cut_off);

@@ -8,6 +8,7 @@
 #include "authentication/verifiers.h"
 #include "core/delivery/delivery_controller.h"
 #include "core/receiver/status_reports.h"
+#include "core/receiver/topic_reports.h"
 #include "core/wire/lbtrm_run.h"
 #include "os/clock.h"
 #include "os/memory.h"
@@ -504,9 +505,13 @@ void um_receiving_drop(um_receiving *receiving, um_receiver *receiver)
     while (receiver->controllers != NULL) {
         um_receiver_session *session = receiver->controllers->session;
         uint32_t topic_index = receiver->controllers->topic_index;
+        uint32_t most_bytes = um_topic_reports_message_max(um_topic_table_slot(&session->topics, topic_index)->first);
         unmap_controller(receiving, session, receiver->controllers);
-        if (um_topic_table_slot(&session->topics, topic_index)->first == NULL)
+        um_delivery *first = um_topic_table_slot(&session->topics, topic_index)->first;
+        if (first == NULL)
             um_group_cancel_topic(group_of(session), topic_index);
+        else if (um_topic_reports_message_max(first) != most_bytes)
+            um_group_report_limit(group_of(session), first);
         if (session->controllers == NULL)
             close_session(receiving, (session_block *)session);
     }

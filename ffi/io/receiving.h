@@ -58,6 +58,15 @@ static inline void um_group_report_topic(um_group *group, um_delivery *delivery)
         um_ipc_connection_report_topic(group->ipc, delivery);
 }
 
+/* Reports to the source of a connection that the longest message of the topic has changed. */
+static inline void um_group_report_limit(um_group *group, um_delivery *first)
+{
+    if (group->connection != NULL)
+        um_tcp_connection_report_limit(group->connection, first);
+    else if (group->ipc != NULL)
+        um_ipc_connection_report_topic(group->ipc, first);
+}
+
 static inline void um_group_cancel_topic(um_group *group, uint32_t topic_index)
 {
     if (group->connection != NULL)

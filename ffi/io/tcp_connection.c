@@ -4,7 +4,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "core/receiver/topic_reports.h"
 #include "core/wire/tcp_control.h"
+#include "core/wire/topic_report.h"
 #include "io/tcp_socket.h"
 #include "os/clock.h"
 #include "os/memory.h"
@@ -167,7 +169,7 @@ static bool flush_out(um_tcp_connection *connection)
     return true;
 }
 
-/* Writes one control message; with tags, as one record. Returns false if there is no space. */
+/* Writes control messages; with tags, as one record. Returns false if there is no space. */
 static bool put(um_tcp_connection *connection, uint8_t *message, uint32_t length)
 {
     uint8_t header[UM_RECORD_HEADER_BYTES];
@@ -181,11 +183,18 @@ static bool put(um_tcp_connection *connection, uint8_t *message, uint32_t length
     return true;
 }
 
+/* With the longest message of the topic, if the source is one of ours. */
 static bool put_request(um_tcp_connection *connection, uint32_t topic_index, bool is_wanted)
 {
-    uint8_t request[UM_TCP_SSF_REQUEST_BYTES];
-    uint32_t length = um_tcp_write_ssf_request(request, is_wanted, connection->session->config.id.session_id,
+    um_receiver_session *session = connection->session;
+    uint8_t request[UM_TCP_SSF_REQUEST_BYTES + UM_TOPIC_REPORT_LBMC_BYTES_MAX];
+    uint32_t length = um_tcp_write_ssf_request(request, is_wanted, session->config.id.session_id,
                                                connection->client_index, topic_index);
+    if (connection->is_answered) {
+        uint32_t most_bytes = um_topic_reports_message_max(um_topic_table_slot(&session->topics, topic_index)->first);
+        um_topic_report report = {.count = 1, .topics = {{topic_index, most_bytes}}};
+        length += um_topic_report_write(request + length, &report);
+    }
     bool is_put = put(connection, request, length);
     connection->request_count += is_put;
     return is_put;
@@ -214,12 +223,12 @@ static bool put_greeting(um_tcp_connection *connection)
     return true;
 }
 
-/* Requests a controller's topic. Without space the tick does so. */
+/* Requests a controller's topic, maybe again. Without space the tick does so. */
 static void announce_topic(um_tcp_connection *connection, um_delivery *delivery)
 {
     delivery->is_topic_reported = put_request(connection, delivery->topic_index, true) ||
                                   (flush_out(connection) && put_request(connection, delivery->topic_index, true));
-    if (delivery->is_topic_reported)
+    if (delivery->is_topic_reported && um_serial_before(connection->request_count, delivery->request_count))
         delivery->request_count = connection->request_count;
     connection->needs_announcement |= !delivery->is_topic_reported;
 }
@@ -234,6 +243,14 @@ static void announce_topics(um_tcp_connection *connection)
     flush_out(connection);
 }
 
+void um_tcp_connection_report_limit(um_tcp_connection *connection, um_delivery *first)
+{
+    if (connection->state != UM_TCP_CONNECTED || !connection->is_answered)
+        return;
+    announce_topic(connection, first);
+    flush_out(connection);
+}
+
 /* A topic that already has a controller is already requested. */
 void um_tcp_connection_request_topic(um_tcp_connection *connection, um_delivery *delivery)
 {
@@ -244,6 +261,8 @@ void um_tcp_connection_request_topic(um_tcp_connection *connection, um_delivery 
         delivery->is_awaiting_interest = other->is_awaiting_interest;
         delivery->request_count = other->request_count;
         delivery->is_topic_reported = other->is_topic_reported;
+        if (um_topic_reports_message_max(delivery) != um_topic_reports_message_max(other))
+            um_tcp_connection_report_limit(connection, delivery);
         return;
     }
     delivery->is_awaiting_interest = connection->is_answered && connection->is_filtered;

@@ -97,6 +97,8 @@ bool um_tcp_connection_is_joined(const um_tcp_connection *connection, int64_t no
 
 /* Requests a topic for which the session has a new controller, or cancels one that has no controller any more. */
 void um_tcp_connection_request_topic(um_tcp_connection *connection, um_delivery *delivery);
+/* Reports the longest message of the topic, which has changed. */
+void um_tcp_connection_report_limit(um_tcp_connection *connection, um_delivery *first);
 void um_tcp_connection_cancel_topic(um_tcp_connection *connection, uint32_t topic_index);
 
 #endif

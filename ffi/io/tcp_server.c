@@ -89,6 +89,7 @@ static void drop(um_tcp_server *server, um_tcp_client *client)
     um_tcp_fan_out_leave(&server->fan_out, client);
     if (!had_joined)
         return;
+    um_source_session_on_client_report(session, address, NULL, um_clock_coarse_ns());
     UM_COUNT(session->counters.clients_disconnected, 1);
     um_source_events_add(&session->events, UM_SOURCE_CLIENT_DISCONNECTED, address, server->fan_out.joined_count);
 }
@@ -343,8 +344,12 @@ static bool on_message(um_tcp_server *server, um_tcp_client *client, const uint8
 {
     um_tcp_control_reader reader = um_tcp_control_read(data, length);
     um_tcp_control control;
+    um_packet packet = {.body = data, .body_length = length};
+    um_topic_report report;
     if (client->state == UM_TCP_CLIENT_GREETING && client->tags != NULL && !server->config.wants_session_id)
         join(server, client, now_ns);
+    if (client->state == UM_TCP_CLIENT_JOINED && um_topic_report_decode(&packet, &report))
+        um_source_session_on_client_report(server->session, client->address, &report, now_ns);
     while (client->state != UM_TCP_CLIENT_NONE && (control = um_tcp_control_next(&reader)).kind != UM_TCP_NOTHING)
         if (!on_control(server, client, &control, now_ns))
             return false;

@@ -42,6 +42,13 @@ def ssf_request(session_id: int, client: int, topic_index: int, *, included: boo
     )
 
 
+def topic_limit(topic_index: int, most_bytes: int) -> bytes:
+    """Return a client's report of the longest message of a topic; 0: any."""
+    return struct.pack(
+        "!BBHBBBBHHBBHII", 8, 254, 24, 255, 20, 0xC0, 85, 13, 0, 2, 0, 0, topic_index, most_bytes
+    )
+
+
 def _exactly(peer: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:

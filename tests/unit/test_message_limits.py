@@ -20,6 +20,13 @@ SENDS: dict[str, Callable[[Source, bytes], Any]] = {
     "properties": lambda source, data: source.send(data[:-30], properties={"name": 1}, flush=True),
 }
 """Every way to send a long message; properties count for its length."""
+OPTIONS: dict[str, dict[str, Any]] = {
+    "lbtrm": SHARED,
+    "lbtru": {"transport_lbtru_port": 45679},
+    "tcp": {"transport_tcp_port": 45679},
+    "lbtipc": {"transport_lbtipc_id": 45679},
+}
+"""Options of each transport with which two sources share a session."""
 
 
 def _too_long(source: Source) -> list[ReceiverEvent]:
@@ -27,12 +34,12 @@ def _too_long(source: Source) -> list[ReceiverEvent]:
 
 
 @pytest.mark.parametrize("way", SENDS)
-@pytest.mark.parametrize("transport", ["lbtrm", "lbtru"])
+@pytest.mark.parametrize("transport", OPTIONS)
 def test_a_message_too_long_for_a_receiver_is_an_event_that_names_it(
     transport: str, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Issue 41: the receiver with the default limit gets the message, and the source sends it without an exception."""
-    options: dict[str, Any] = SHARED if transport == "lbtrm" else {"transport_lbtru_port": 45679}
+    options = OPTIONS[transport]
     with open_context() as publisher, open_context() as small, open_context() as large:
         source = publisher.source("topic", transport=transport, flow_control="min", **options)
         other = publisher.source("other", transport=transport, flow_control="min", **options)
@@ -53,12 +60,33 @@ def test_a_message_too_long_for_a_receiver_is_an_event_that_names_it(
             (event,) = _too_long(source)
             wait_for(lambda: "message_too_long" in caplog.text, "the warning")
         assert event.amount == LIMIT
-        known = [one.receiver for one in other.receiver_events() if one.kind == "receiver_known"]
+        known = {one.receiver for one in other.receiver_events() if one.kind in ("receiver_known", "connect")}
         assert event.receiver in known
-        assert len(known) == 2
         assert f"message_too_long {event.receiver} ({LIMIT})" in caplog.text
         wait_for(
             lambda: any(len(m.data) > 60_000 for m in receivers[2].poll(10, 0.05).messages()), "the message"
         )
         source.send(LONG, flush=True)
         assert not _too_long(source)  # at most one event per receiver in 10 s
+
+
+@pytest.mark.parametrize("transport", ["tcp", "lbtipc"])
+def test_a_limit_over_a_connection_follows_the_receivers_of_the_topic(transport: str) -> None:
+    """Issue 41: a receiver that closes takes its limit with it, and one that is added brings its own."""
+    options = OPTIONS[transport]
+    with open_context() as publisher, open_context() as subscriber:
+        source, *others = (publisher.source(name, transport=transport, **options) for name in "tuv")
+        limited = subscriber.receiver("t", receiver_maximum_message_length=LIMIT)
+        plain = subscriber.receiver("t")
+        for receiver in (limited, plain):
+            receiver.wait_connected(timeout=SECONDS)
+        limited.close()
+        for other in others:
+            follower = subscriber.receiver(other.topic)  # behind the report on the connection
+            other.wait_connected(timeout=SECONDS)
+            source.send(LONG, flush=True)
+            assert plain.receive(SECONDS) == LONG
+            assert len(_too_long(source)) == (other is others[1])
+            limited = subscriber.receiver("t", receiver_maximum_message_length=LIMIT)
+            limited.wait_connected(timeout=SECONDS)
+            follower.close()

@@ -15,7 +15,15 @@ from typing import Any
 import pytest
 
 from tests.unit.loopback import SMALL_QUEUE, collect_events, connect, connect_contexts, open_context, payloads
-from tests.unit.tcp_peers import RawSource, control_session_id, message, ssf_init, ssf_request, tsni
+from tests.unit.tcp_peers import (
+    RawSource,
+    control_session_id,
+    message,
+    ssf_init,
+    ssf_request,
+    topic_limit,
+    tsni,
+)
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import (
     BeginningOfSession,
@@ -430,19 +438,26 @@ def test_a_topic_requested_again_waits_for_its_own_answer(receiving: Context, an
     source that sends no answers.
     """
     names = f"answer-kept-{answering}", f"answer-{answering}"
-    with RawSource() as raw, _follow(receiving, raw, names[0]), receiving.receiver(names[1]) as first:
+    raw = RawSource()
+
+    def request(topic: int, *, included: bool = True) -> bytes:
+        limit = topic_limit(topic, 2**21 if included else 0)  # to a source that answers, which is ours
+        return ssf_request(raw.session_id, 0, topic, included=included) + (limit if answering else b"")
+
+    length = len(request(8))
+    with raw, _follow(receiving, raw, names[0]), receiving.receiver(names[1]) as first:
         where = TcpAddress("127.0.0.1", raw.session_id, raw.port)
         receiving._engine.map_source(names[1], 8, where)
         peer = raw.accept()
         raw.greeting(peer)
         peer.sendall(ssf_init(raw.session_id, answering=answering))
-        said = raw.read(peer, 40)
-        assert {said[:20], said[20:]} == {ssf_request(raw.session_id, 0, topic) for topic in (7, 8)}
+        said = raw.read(peer, 2 * length)
+        assert {said[:length], said[length:]} == {request(7), request(8)}
         first.close()
-        assert raw.read(peer, 20) == ssf_request(raw.session_id, 0, 8, included=False)
+        assert raw.read(peer, length) == request(8, included=False)
         with receiving.receiver(names[1]) as second:
             receiving._engine.map_source(names[1], 8, where)
-            assert raw.read(peer, 20) == ssf_request(raw.session_id, 0, 8)
+            assert raw.read(peer, length) == request(8)
             peer.sendall(message(8, 5, b"old"))
             for count in (2, 3) if answering else ():
                 peer.sendall(ssf_request(raw.session_id, count, 8) + tsni(8, 5) + message(8, 6, b"old"))

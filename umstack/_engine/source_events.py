@@ -59,7 +59,7 @@ class ReceiverEvent(NamedTuple):
     - receiver_cut_off: the source no longer answers its NAKs.
     - receiver_loses: it NAKs messages that have left the transmission window; over TCP, source-paced: it is too slow.
     - receiver_gave_up: it lost datagrams for good (at most one event per receiver in 10 s).
-    - message_too_long (LBT-RM, LBT-RU): it drops a message that was sent, because it is longer than
+    - message_too_long: it drops a message that was sent, because it is longer than
       `receiver_maximum_message_length` there (at most one event per receiver in 10 s).
     - receiver_known: flow control includes it from now on; with flow_control none: its first status message arrived.
     - receiver_gone: it left or timed out. Only flow control detects this.

@@ -302,8 +302,8 @@ class ReceiverOptions:
         minimum=1,
         maximum=2**30,
         doc="A longer message is dropped and counted, so that a forged length costs no memory. The default is the "
-        "longest message of a source with default options. Sources over LBT-RM and LBT-RU log a longer message that "
-        "they send, with this receiver and its limit.",
+        "longest message of a source with default options. Sources log a longer message that they send, with this "
+        "receiver and its limit.",
     )
 
     source_notification: bool = option(

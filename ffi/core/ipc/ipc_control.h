@@ -6,7 +6,8 @@
  *                                            <-------  WELCOME: version, capacity, position, pacing; two descriptors:
  *                                                      the log segment and the receiver's page
  *                                            <-------  or REFUSED: reason, versions the source can speak; it closes
- *     TOPIC: it receives a topic, or no more ------->   from version 2 on
+ *     TOPIC: it receives a topic, or no more,
+ *            and its longest message         ------->   from version 2 on
  *     WAKE: the wanted position is reached   ------->
  *                                            <-------  WAKE: the log is no longer empty
  *
@@ -50,7 +51,10 @@ typedef struct um_ipc_control {
     uint16_t version_low;  /* HELLO, REFUSED: lowest version spoken; WELCOME: the one chosen */
     uint16_t version_high; /* HELLO, REFUSED: highest; WELCOME: the same as version_low */
     uint32_t session_id;
-    uint32_t capacity_bytes;  /* WELCOME: of the ring */
+    union {
+        uint32_t capacity_bytes;    /* WELCOME: of the ring */
+        uint32_t message_max_bytes; /* TOPIC: the receiver drops longer messages; 0: it drops none, or does not say */
+    };
     uint32_t is_source_paced; /* WELCOME: 0 or 1 */
     union {
         int64_t position; /* WELCOME: where the receiver starts */

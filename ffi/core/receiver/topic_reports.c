@@ -15,8 +15,8 @@ void um_topic_reports_restart(um_receiver_session *session)
         um_earliest_ns(session->due_ns[UM_TIMER_STATUS], session->status_sent_ns + session->config.status_interval_ns);
 }
 
-/* Returns the length that every receiver of the topic accepts; 0: any. A receiver of fragments accepts every length. */
-static uint32_t message_max_bytes(const um_delivery *first)
+/* A receiver of fragments accepts every length. */
+uint32_t um_topic_reports_message_max(const um_delivery *first)
 {
     uint32_t shortest = 0;
     for (const um_delivery *d = first; d != NULL; d = d->next_of_topic) {
@@ -36,7 +36,7 @@ static void collect(um_receiver_session *session, um_topic_report *report)
         if (!is_of_topic || d->topic_round == session->topic_round)
             continue;
         d->topic_round = session->topic_round;
-        report->topics[report->count++] = (um_reported_topic){d->topic_index, message_max_bytes(d)};
+        report->topics[report->count++] = (um_reported_topic){d->topic_index, um_topic_reports_message_max(d)};
     }
     session->is_topic_round_complete = d == NULL;
 }

@@ -1,6 +1,7 @@
 /* Accounts of the receivers of a source session: one for each address that sends NAKs or status messages. The table is
  * bounded. When it is full, the account idle longest is replaced, but never that of a receiver cut off, and a member's
- * only after two idle minutes: members that restart have another address, and would fill the table.
+ * only after two idle minutes: members that restart have another address, and would fill the table. A client of a
+ * stream is a member, and not idle, while it is connected.
  *
  * A member has reported a position and later a higher one, so it follows the stream. A NAK proves nothing of its
  * sender.
@@ -25,7 +26,7 @@ typedef struct um_repair_bucket {
 
 typedef struct um_receiver_account {
     um_address address;
-    int64_t last_seen_ns;
+    int64_t last_seen_ns;  /* UM_NEVER_NS: it is connected */
     int64_t last_nak_ns;   /* INT64_MIN: never */
     uint64_t naks;         /* sqns NAKed */
     uint64_t bytes;        /* retransmitted because it NAKed first */

@@ -50,12 +50,6 @@ static um_client_map_config clients_of(const um_source_session_config *config)
                                   config->client_key};
 }
 
-/* Receivers of a stream report their topics over their connections. */
-static size_t topics_footprint(const um_source_session_config *config)
-{
-    return um_transport_is_stream(config->transport) ? 0 : um_accounting_topics_footprint();
-}
-
 size_t um_source_session_footprint(const um_source_session_config *config)
 {
     size_t log_bytes = um_log_footprint(config->term_length);
@@ -69,7 +63,7 @@ size_t um_source_session_footprint(const um_source_session_config *config)
     carve(NULL, &arena, config);
     um_client_map_config clients = clients_of(config);
     um_arena_take(&arena, um_client_map_footprint(&clients));
-    um_arena_take(&arena, topics_footprint(config));
+    um_arena_take(&arena, um_accounting_topics_footprint());
     return arena.used_bytes;
 }
 
@@ -99,8 +93,7 @@ void um_source_session_init(um_source_session *session, void *memory, const um_s
         session->log.window_bytes = config->publication_window_bytes;
     carve(session, &arena, config);
     open_clients(session, &arena, link);
-    size_t topics_bytes = topics_footprint(config);
-    um_accounting_init(&session->accounting, topics_bytes > 0 ? um_arena_take(&arena, topics_bytes) : NULL);
+    um_accounting_init(&session->accounting, um_arena_take(&arena, um_accounting_topics_footprint()));
     session->sent_mask = sent_capacity(config) - 1;
     session->next_sqn = session->trail_sqn = config->initial_sqn;
     um_source_timing_init(&session->timing, config->adaptive_timers, config->ignore_interval_ns,
@@ -468,6 +461,19 @@ uint32_t um_source_session_receivers(const um_source_session *session, uint32_t 
     for (uint32_t i = 0; flow->policy == UM_FLOW_NONE && i < session->clients.count; i++)
         count += has_topic(session, &session->clients.clients[i], topic_index, now_ns);
     return count;
+}
+
+void um_source_session_on_client_report(um_source_session *session, um_address client, const um_topic_report *report,
+                                        int64_t now_ns)
+{
+    if (report == NULL && um_accounting_find(&session->accounting, client) == NULL)
+        return;
+    um_receiver_account *account = um_accounting_of(&session->accounting, client, now_ns);
+    if (account == NULL)
+        return;
+    um_accounting_on_topics(&session->accounting, account, report);
+    account->is_member = report != NULL;
+    account->last_seen_ns = report != NULL ? UM_NEVER_NS : now_ns;
 }
 
 void um_source_session_note_too_long(um_source_session *session, uint32_t topic_index, uint32_t length, int64_t now_ns)

@@ -79,6 +79,10 @@ static inline bool um_source_session_may_be_too_long(const um_source_session *se
 {
     return length > atomic_load_explicit(&session->accounting.message_max_bytes, memory_order_relaxed);
 }
+/* Notes the longest messages that a client of a stream accepts, until its connection ends (report: NULL). Under the
+ * sender lock. Complexity: linear in the receivers. */
+void um_source_session_on_client_report(um_source_session *session, um_address client, const um_topic_report *report,
+                                        int64_t now_ns);
 /* Adds an event for each receiver that drops a message of the topic because of its length. Under the sender lock.
  * Complexity: linear in the receivers. */
 void um_source_session_note_too_long(um_source_session *session, uint32_t topic_index, uint32_t length, int64_t now_ns);

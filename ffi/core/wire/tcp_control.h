@@ -4,7 +4,7 @@
  *   client                                   source
  *     TCP session id ------------------------->     the session it connects to: a wrong one is refused
  *                     <-------------- SSF init      the client has joined: request topics (UX-27)
- *     SSF request ---------------------------->     adds or removes one topic
+ *     SSF request ---------------------------->     adds or removes one topic; behind it a topic report
  *                     <------------ SSF answer      in order with the messages: the request is in force from here on
  *                     <---- messages and TSNIs
  *                     <------------------- end      the source has ended the session

@@ -1,5 +1,6 @@
-/* A receiver's topics and the length of the messages that it accepts, behind its status message: an LBMC control
- * message with an extended option that older sources ignore (layout: docs/wire.md). So a source counts the receivers of
+/* A receiver's topics and the length of the messages that it accepts, behind its status message, or
+ * its request over TCP: an LBMC control message with an extended option that older sources ignore (layout:
+ * docs/wire.md). So a source counts the receivers of
  * each topic, and not only those of its session, and reports messages that a receiver drops because they are too long.
  * A report that is the first one replaces what the receiver has reported; others add to it.
  *
