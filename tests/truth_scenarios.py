@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 
 from tests.unit.capture_bytes import (
+    NAK_PORT,
     SESSION,
     Packet,
     data,
@@ -91,8 +92,11 @@ class Scenario:
     number: int
     name: str
     points: list[Point]
-    counts: dict[str, Counter[str]] = field(default_factory=dict)
-    """Packets of each kind by point."""
+    nak_port: int = NAK_PORT
+    """Of the process that sends now: processes of one host have one session id."""
+    own_group: int = 1
+    counts: dict[tuple[str, int], Counter[str]] = field(default_factory=dict)
+    """Packets of each kind by point and NAK port."""
     losses: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     """The times of the NAKs for a number, by receiver."""
     answers: dict[int, list[int]] = field(default_factory=dict)
@@ -114,7 +118,7 @@ class Scenario:
     @property
     def group(self) -> str:
         """The group that it sends to."""
-        return f"239.101.{self.number}.1"
+        return f"239.101.{self.number}.{self.own_group}"
 
     def receiver(self, which: int = 0) -> str:
         """The address of a receiver."""
@@ -122,7 +126,7 @@ class Scenario:
 
     def _count(self, kind: str, points: list[Point]) -> None:
         for point in points:
-            self.counts.setdefault(point.name, Counter())[kind] += 1
+            self.counts.setdefault((point.name, self.nak_port), Counter())[kind] += 1
 
     def _down(self, at_ns: int, kind: str, datagram: bytes, points: list[Point] | None = None) -> None:
         packet = ipv4(udp(datagram), self.publisher, self.group)
@@ -133,24 +137,25 @@ class Scenario:
     def send(self, at_ns: int, sqn: int, *, is_lost: bool = False) -> None:
         """Send a datagram for the first time. A lost one does not pass points at the receiver."""
         there = [point for point in self.points if not (is_lost and point.is_at_receiver)]
-        self._down(at_ns, "datagrams", _datagram(sqn), there)
+        self._down(at_ns, "datagrams", self._datagram(sqn), there)
 
     def again(self, at_ns: int, sqn: int) -> None:
         """Retransmit a datagram."""
         self.answers.setdefault(sqn, []).append(at_ns)
-        self._down(at_ns, "retransmissions", _datagram(sqn, AGAIN))
+        self._down(at_ns, "retransmissions", self._datagram(sqn, AGAIN))
 
     def session_message(self, at_ns: int, number: int, lead: int) -> None:
         """Send a session message."""
-        self._down(at_ns, "session_messages", sm(number, lead, 0))
+        self._down(at_ns, "session_messages", sm(number, lead, 0, self.nak_port))
 
     def refuse(self, at_ns: int, sqn: int) -> None:
         """Send an NCF."""
-        self._down(at_ns, "ncfs", ncf(0, 0, sqn))
+        self._down(at_ns, "ncfs", ncf(0, 0, sqn, nak_port=self.nak_port))
 
     def nak(self, at_ns: int, sqn: int, which: int = 0) -> None:
         """Let a NAK of a receiver reach the source at a time."""
-        packet = ipv4(udp(nak(sqn), 14400, 14390), self.receiver(which), self.publisher)
+        asked = nak(sqn, nak_port=self.nak_port)
+        packet = ipv4(udp(asked, 14400, self.nak_port), self.receiver(which), self.publisher)
         for point in self.points:
             point.see(at_ns, packet, is_up=True)
         self._count("naks", self.points)
@@ -175,6 +180,15 @@ class Scenario:
                 self.gaps |= {(point.name, low, high) for low, high in _runs(lost)}
         return at_ns + count * MS
 
+    def _datagram(self, sqn: int, flags: int = 0x80) -> bytes:
+        trail = (sqn - 100) % 2**32
+        return data(sqn, message(1, sqn, bytes(60)), trail=trail, flags=flags, nak_port=self.nak_port)
+
+    def shown_sessions(self) -> dict[int, int]:
+        """The session in tables by NAK port: the session id, if only one process has it."""
+        ports = {port for _, port in self.counts}
+        return {port: SESSION if len(ports) == 1 else port << 32 | SESSION for port in ports}
+
     def written(self, folder: Path) -> list[Path]:
         """Write the files of the points."""
         contents = self.files(self) if self.files is not None else as_pcap(self)
@@ -183,10 +197,6 @@ class Scenario:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         return paths
-
-
-def _datagram(sqn: int, flags: int = 0x80) -> bytes:
-    return data(sqn, message(1, sqn, bytes(60)), trail=(sqn - 100) % 2**32, flags=flags)
 
 
 def _runs(numbers: tuple[int, ...]) -> Iterator[tuple[int, int]]:
@@ -313,7 +323,7 @@ def _shown(name: str, shows: Frames, copies_per_packet: int = 0, joining_ns: int
         made.points, made.joining_ns = [Point(f"{name}-switch.pcap", shows=shows)], joining_ns
         made.run()
         if copies_per_packet:
-            counted = made.counts[made.points[0].name].total()
+            counted = made.counts[made.points[0].name, NAK_PORT].total()
             made.copies[made.points[0].name] = counted * copies_per_packet
 
     build.__name__ = name
@@ -366,7 +376,7 @@ def mirror_and_clock(made: Scenario) -> None:
         Point("mac-far.pcap", lambda at_ns: at_ns + SECOND, 250 * US, mirror(2)),
     ]
     made.run()
-    made.copies["mac-far"] = made.counts["mac-far"].total()
+    made.copies["mac-far"] = made.counts["mac-far", NAK_PORT].total()
 
 
 @scenario
@@ -376,7 +386,7 @@ def mirror_and_repeated_repairs(made: Scenario) -> None:
     end_ns = made.run()
     for at, sqn in enumerate(LOST):
         made.again(end_ns + at * MS, sqn)
-    made.copies["mirror_repeats-switch"] = made.counts["mirror_repeats-switch"].total()
+    made.copies["mirror_repeats-switch"] = made.counts["mirror_repeats-switch", NAK_PORT].total()
 
 
 @scenario
@@ -511,6 +521,24 @@ def two_receivers(made: Scenario) -> None:
     made.again(end_ns + REPAIR_NS, FIRST + 50)
 
 
+def _two_processes(name: str, groups: int) -> None:
+    def build(made: Scenario) -> None:
+        made.points = [
+            Point(f"{name}-near.pcap"),
+            Point(f"{name}-far.pcap", exact, 200 * US, is_at_receiver=True),
+        ]
+        made.run()
+        made.nak_port, made.own_group = NAK_PORT + 1, groups
+        made.run(lost=(1_030, 1_031), at_ns=START_NS + MS // 2)
+
+    build.__name__ = name
+    scenario(build)
+
+
+_two_processes("two_nak_ports", 1)
+_two_processes("two_groups", 2)
+
+
 @scenario
 def never_repaired(made: Scenario) -> None:
     """The source refuses a number: it is never sent again."""
@@ -543,9 +571,11 @@ COUNTED = ("datagrams", "retransmissions", "session_messages", "naks", "ncfs")
 
 def expected_rows(made: Scenario) -> dict[str, list[Row]]:
     """The rows of each table by the script."""
+    shown = made.shown_sessions()
     return {
         "sessions": sorted(
-            (point, *(found[one] for one in COUNTED), made.restarts) for point, found in made.counts.items()
+            (point, shown[port], *(found[one] for one in COUNTED), made.restarts)
+            for (point, port), found in made.counts.items()
         ),
         "losses": sorted(
             (receiver, sqn, len(naks_ns), _wait_ns(made, sqn, naks_ns))
@@ -563,13 +593,12 @@ def found_rows(made: Scenario, tables: Tables) -> dict[str, list[Row]]:
         name: tables[name].filter(publisher=made.publisher)
         for name in ("sessions", "losses", "gaps", "duplicates")
     }
-    assert set(own["sessions"]["session_id"]) == {SESSION}
     copies = tables["remarks"].filter(
         (pl.col("kind") == COPY) & pl.col("point").is_in([one.name for one in made.points])
     )
     wait_ns = pl.col("repaired_ns") - pl.col("nak_ns")
     return {
-        "sessions": own["sessions"].select("point", *COUNTED, "restarts").sort(pl.all()).rows(),
+        "sessions": own["sessions"].select("point", "session_id", *COUNTED, "restarts").sort(pl.all()).rows(),
         "losses": own["losses"]
         .select("receiver", pl.col("sqn") % 2**32, "naks", wait_ns)
         .sort("receiver", "sqn")

@@ -79,7 +79,7 @@ def run(folder: Path, network: Network, options: Intervals) -> Outcome:
     took = [(one.repaired_ns - one.sent_ns) / MS for one in lost if one.repaired_ns and one.sent_ns]
     facts = facts_of([str(path)])
     at_switch = facts.renamed(
-        {point: "switch" if point.endswith(":switch") else point for point in facts.points()}
+        {point: "switch" if point.endswith(":switch") else point for point in facts.points()}, {}
     )
     advice = tables_of(at_switch)["suggestions"].to_dicts()
     return Outcome(took, sum(one.repaired_ns is None for one in lost), advice)

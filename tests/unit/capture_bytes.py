@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 ETHERNET, NULL, RAW, LOOP, SLL, SLL2 = 1, 0, 101, 108, 113, 276
 SOURCE, GROUP, RECEIVER = "10.0.0.1", "224.10.10.10", "10.1.0.7"
-SESSION = 0x5EED0001
+SESSION, NAK_PORT = 0x5EED0001, 14390
 IPV6_FRAGMENT = 44
 START_NS = 1_700_000_000_123_456_789
 
@@ -23,25 +23,32 @@ def message(topic: int, sqn: int, payload: bytes) -> bytes:
     return struct.pack("!BBHII", 0, 0, 12 + len(payload), topic, sqn) + payload
 
 
-def data(sqn: int, *messages: bytes, trail: int = 0, flags: int = 0x80, session: int = SESSION) -> bytes:
+def data(
+    sqn: int,
+    *messages: bytes,
+    trail: int = 0,
+    flags: int = 0x80,
+    session: int = SESSION,
+    nak_port: int = NAK_PORT,
+) -> bytes:
     """An LBT-RM DATA datagram."""
-    return struct.pack("!BBHIIIBBH", 0, 0, 14390, session, sqn, trail, flags, 0, 0) + b"".join(messages)
+    return struct.pack("!BBHIIIBBH", 0, 0, nak_port, session, sqn, trail, flags, 0, 0) + b"".join(messages)
 
 
-def sm(number: int, lead: int, trail: int) -> bytes:
+def sm(number: int, lead: int, trail: int, nak_port: int = NAK_PORT) -> bytes:
     """An LBT-RM session message."""
-    return struct.pack("!BBHIIIIBBH", 2, 0, 14390, SESSION, number, lead, trail, 0x80, 0, 0)
+    return struct.pack("!BBHIIIIBBH", 2, 0, nak_port, SESSION, number, lead, trail, 0x80, 0, 0)
 
 
-def nak(*sqns: int) -> bytes:
+def nak(*sqns: int, nak_port: int = NAK_PORT) -> bytes:
     """An LBT-RM NAK."""
-    return struct.pack(f"!BBHIHH{len(sqns)}I", 3, 0, 14390, SESSION, len(sqns), 0, *sqns)
+    return struct.pack(f"!BBHIHH{len(sqns)}I", 3, 0, nak_port, SESSION, len(sqns), 0, *sqns)
 
 
-def ncf(reason: int, trail: int, *sqns: int) -> bytes:
+def ncf(reason: int, trail: int, *sqns: int, nak_port: int = NAK_PORT) -> bytes:
     """An LBT-RM NAK confirmation."""
     return struct.pack(
-        f"!BBHIIHBB{len(sqns)}I", 4, 0, 14390, SESSION, trail, len(sqns), 0, reason << 4, *sqns
+        f"!BBHIIHBB{len(sqns)}I", 4, 0, nak_port, SESSION, trail, len(sqns), 0, reason << 4, *sqns
     )
 
 

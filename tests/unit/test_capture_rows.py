@@ -378,6 +378,7 @@ def test_advertisements_of_topics_are_reported(tmp_path: Path) -> None:
         "session_id": 0xFEEDBEEF,
         "group_address": "239.1.2.3",
         "group_port": 14400,
+        "nak_port": 14395,
     }
     assert (row["packet_type"], row["status"]) == ("LBMR", "ok")
     of_version_1 = row_of(tmp_path, frame(bytes((whole[0] | 0x10,)) + whole[1:], destination_port=12965))

@@ -176,7 +176,9 @@ def test_compaction_leaves_one_file_of_the_same_facts(tmp_path: Path, capture: s
     _equal(read_tables(layout.root)[0], wanted)
 
 
-def test_an_older_file_lacks_a_column_and_a_newer_folder_is_refused(tmp_path: Path, capture: str) -> None:
+def test_an_older_file_lacks_a_column_and_a_folder_of_another_version_is_refused(
+    tmp_path: Path, capture: str
+) -> None:
     """A missing column is null until the tables are derived again."""
     layout = made_layout(tmp_path / "tables")
     for number, rows in enumerate(batches_of(capture)):
@@ -187,10 +189,11 @@ def test_an_older_file_lacks_a_column_and_a_newer_folder_is_refused(tmp_path: Pa
     derive_again(layout.root)
     assert read_tables(layout.root)[0]["sessions"]["restarts"].to_list() == [0, 0]
     written = json.loads((layout.state / "layout.json").read_text())
-    (layout.state / "layout.json").write_text(json.dumps(written | {"version": 2}))
-    for refused in (lambda: opened(layout.root), lambda: read_tables(layout.root)):
-        with pytest.raises(TablesError, match="have version 2"):
-            refused()
+    for version in (1, 3):
+        (layout.state / "layout.json").write_text(json.dumps(written | {"version": version}))
+        for refused in (lambda: opened(layout.root), lambda: read_tables(layout.root)):
+            with pytest.raises(TablesError, match=f"have version {version}"):
+                refused()
 
 
 def test_an_unfinished_batch_and_a_second_writer_are_refused(tmp_path: Path) -> None:

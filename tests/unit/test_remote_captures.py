@@ -67,7 +67,7 @@ def test_facts_of_a_store_equal_those_of_files(bucket: tuple[list[Path], str]) -
     assert total_bytes(files) == sum(path.stat().st_size for path in local)
     assert copies(files) == {}
     facts = [facts_of(files), facts_of([str(path) for path in local])]
-    of_store, of_files = (one.renamed(short_names(one.points())) for one in facts)
+    of_store, of_files = (one.renamed(short_names(one.points()), {}) for one in facts)
     assert of_store.equals(of_files)
     query = uri.partition("?")[2]
     assert capture_files([f"s3://captures/today/*.gz?{query}"]) == files[1:]

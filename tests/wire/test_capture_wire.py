@@ -164,6 +164,7 @@ def advertisements(layers: dict[str, Any]) -> list[dict[str, Any]] | None:
                 "session_id": integer(one, session),
                 "group_address": next(iter(values(one, "lbmr.tir.lbtrm.mcastip")), None),
                 "group_port": integer(one, "lbmr.tir.lbtrm.dport"),
+                "nak_port": integer(one, "lbmr.tir.lbtrm.sport"),
                 "request_address": next(iter(values(one, "lbmr.topt.latejoin.src_ip_addr")), None),
                 "request_port": integer(one, "lbmr.topt.latejoin.src_tcp_port"),
             }

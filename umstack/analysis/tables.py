@@ -13,6 +13,7 @@ from umstack.capture.reading.notes import with_count
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import NOTE
 from umstack.facts.points import points_in, renamed, short_names
+from umstack.facts.sessions import renumbered, sessions_in, short_numbers
 
 Tables = dict[str, pl.DataFrame]
 
@@ -30,7 +31,8 @@ def tables_of(facts: Facts, mtu: int = 1500) -> Tables:
 
 
 def tables_of_part(facts: Facts, mtu: int = 1500) -> Tables:
-    """Return the tables of some of the sessions, for `together`: points have their whole names."""
+    """Return the tables of some of the sessions, for `together`: points have their whole names,
+    sessions their numbers."""
     numbered = numbering.Numbered.of(facts)
     captured = losses.rare(facts, numbered.known)
     everything, rare, compared = clocks.on_one_clock(numbered.everything, captured)
@@ -85,7 +87,8 @@ def together(parts: Iterable[Mapping[str, pl.DataFrame]]) -> Tables:
 
 def _with_short_names(tables: Tables) -> Tables:
     names = short_names(points_in(tables.values()))
-    return {name: renamed(table, names) for name, table in tables.items()}
+    numbers = short_numbers(sessions_in(tables.values()))
+    return {name: renumbered(renamed(table, names), numbers) for name, table in tables.items()}
 
 
 def _written_out(remarks: pl.DataFrame) -> pl.DataFrame:

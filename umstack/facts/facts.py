@@ -44,7 +44,7 @@ from umstack.facts.recovered import recovery_frames
 from umstack.facts.runs import coalesced, passed_coalesced, passed_of, runs_of
 from umstack.facts.schema import FACTS, frame_schema, merges
 from umstack.facts.sends import Sends, SendsInPieces, Stream
-from umstack.facts.sessions import identified
+from umstack.facts.sessions import Session, identified, renumbered, sessions_in
 from umstack.facts.tallied import copies_remark, tallied
 
 _MANY_PIECES = 128
@@ -100,10 +100,17 @@ class Facts:
         """Return all points of capture."""
         return points_in(frame for _, frame in self.frames()) | {stream[0] for stream in self.sends}
 
-    def renamed(self, names: Mapping[str, str]) -> Facts:
-        """Return the facts with these names of points."""
-        frames = {name: renamed(frame, names) for name, frame in self.frames()}
-        sends = {(names.get(stream[0], stream[0]), *stream[1:]): rows for stream, rows in self.sends.items()}
+    def sessions(self) -> set[Session]:
+        """Return all sessions."""
+        return sessions_in(frame for _, frame in self.frames()) | {stream[1:3] for stream in self.sends}
+
+    def renamed(self, names: Mapping[str, str], numbers: Mapping[Session, int]) -> Facts:
+        """Return the facts with these names of points and numbers of sessions."""
+        frames = {name: renumbered(renamed(frame, names), numbers) for name, frame in self.frames()}
+        sends = {
+            (names.get(point, point), publisher, numbers.get((publisher, number), number), receiver): rows
+            for (point, publisher, number, receiver), rows in self.sends.items()
+        }
         return Facts(self.packets, sends, **frames)
 
     def equals(self, other: Facts) -> bool:

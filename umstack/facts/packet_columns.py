@@ -12,7 +12,7 @@ from umstack.capture import SCHEMA
 from umstack.capture.reading.schema import LBTTCP
 from umstack.facts.kinds import NOTE_STATUS
 from umstack.facts.points import points, series_of
-from umstack.facts.sessions import BLOCK, BLOCK_BITS, RECEIVER_END, has_segments, session_number
+from umstack.facts.sessions import BLOCK, BLOCK_BITS, RECEIVER_END, advertised_session, has_segments
 
 RECOVERED = "recovered"
 _CONTENT_KINDS = ("message", "proactive", RECOVERED)
@@ -106,7 +106,7 @@ def _topic_names(batch: pa.RecordBatch) -> pa.RecordBatch:
     named = [
         {
             "source_address": one["source_address"],
-            "session_id": session_number(one),
+            "session_id": advertised_session(one),
             "topic_index": one["topic_index"],
             "block": 0,
             "messages": 0,

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from umstack.facts.packet_columns import RECOVERED
 from umstack.facts.points import points
-from umstack.facts.sessions import session_number
+from umstack.facts.sessions import advertised_session
 
 _REQUEST, _RANGE_REQUEST = "request", "range_request"
 _OF_RECEIVER = (_REQUEST, _RANGE_REQUEST)
@@ -30,7 +30,7 @@ def recovery_frames(batch: pa.RecordBatch) -> Iterator[tuple[str, pl.DataFrame]]
     advertised = batch.filter(pc.is_valid(batch.column("advertisements")))
     if len(advertised):
         listed = advertised.column("advertisements").flatten().to_pylist()
-        offers = pl.DataFrame([one | {"session_id": session_number(one)} for one in listed], _ADVERTISED)
+        offers = pl.DataFrame([one | {"session_id": advertised_session(one)} for one in listed], _ADVERTISED)
         offered = offers.filter(pl.col("request_port").is_not_null())
         yield (
             "endpoints",

@@ -44,11 +44,7 @@ def _count(name: str, comment: str, unit: str | None = None) -> pa.Field:
 
 _SESSION = (
     _key("publisher", _TEXT, "address of the source"),
-    _key(
-        "session_id",
-        _NUMBER,
-        "transport session, or the negative port of its source, see `umstack.facts.sessions`",
-    ),
+    _key("session_id", _NUMBER, "number of the session: its id and port, see `umstack.facts.sessions`"),
 )
 _POINT = (
     _key("point", _TEXT, "point of capture: path of its files, without rotation suffix, and interface"),

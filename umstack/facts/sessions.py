@@ -1,8 +1,12 @@
 """Adds the columns that facts are grouped by: the session of a packet, its receiver, and its block of the session.
 
-An LBT-RM session is identified by its source's address and its session id. So is an LBT-RU session that has a session
-id. An LBT-RU session without one, and every LBT-TCP session, is identified by its source's port: `session_id` is then
-the negative port number, which is never an id on the wire. TCP segments carry no session id, but all have the port.
+A session is identified by the address of its source and by a number, `session_id` of the facts. Two processes of a host
+may use one session id, but not one port, so the number of an LBT-RM session is its session id plus 2^32 times its NAK
+port, which every LBT-RM packet carries. For LBT-RU the port is the source's UDP port. An LBT-RU session without a
+session id, and every LBT-TCP session, has the negative port as its number. TCP segments carry no session id, but all
+have the port.
+
+Tables show the session id alone, unless sessions of one publisher share it (`short_numbers`): they show the number.
 
 Sources of LBT-RU and LBT-TCP send a separate copy to each receiver. `receiver_end` is the receiver's address and port,
 in both directions. Facts must count a message once, but a packet does not show whether it is the first copy. Therefore
@@ -13,8 +17,10 @@ block, and it does not depend on how the parts of a capture are combined.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,10 +31,80 @@ BLOCK_BITS = 8
 RECEIVER_END = pa.field("receiver_end", pa.string())
 BLOCK = pa.field("block", pa.int64())
 _TCP, _DATA, _RESET = "TCP", "DATA", "RST"
+_PORT_AT = 32
+"""The bit of a number at which the port of the source begins."""
+_ID = (1 << _PORT_AT) - 1
+
+Session = tuple[str, int]
+"""The publisher and the number of a session."""
+
+
+def session_number(session_id: int, port: int) -> int:
+    """Return the number of a session that has a session id."""
+    return port << _PORT_AT | session_id
+
+
+def parts_of(number: int) -> tuple[int, int]:
+    """Return the session id and the port of a number. The port is 0 if the number has none apart from its id."""
+    return (number, 0) if number < 0 else (number & _ID, number >> _PORT_AT)
+
+
+def short_numbers(
+    sessions: Iterable[Session], taken: Mapping[Session, int] | None = None
+) -> dict[Session, int]:
+    """Return the number that tables show for each session: its session id, if no other session shows that.
+
+    Sessions of one publisher and id all show their numbers. Those in `taken` (shown numbers by session) keep theirs: of
+    sessions with one id, the first shows the id.
+    """
+    shown = dict(taken or {})
+    used = {(publisher, number) for (publisher, _), number in shown.items()}
+    sharing: dict[Session, list[Session]] = {}
+    for publisher, number in {*sessions} - shown.keys():
+        sharing.setdefault((publisher, parts_of(number)[0]), []).append((publisher, number))
+    for short, those in sharing.items():
+        is_free = len(those) == 1 and short not in used
+        shown |= {one: short[1] if is_free else one[1] for one in those}
+    return shown
+
+
+def sessions_in(tables: Iterable[pl.DataFrame]) -> set[Session]:
+    """Return all sessions of tables."""
+    found: set[Session] = set()
+    for table in tables:
+        if _has_sessions(table):
+            found.update(table.select(_SESSION).unique().drop_nulls().rows())
+    return found
+
+
+def renumbered(table: pl.DataFrame, numbers: Mapping[Session, int]) -> pl.DataFrame:
+    """Return the table with these numbers of sessions."""
+    if not numbers or not _has_sessions(table):
+        return table
+    number = pl.col("session_id")
+    if all(shown == parts_of(one)[0] for (_, one), shown in numbers.items()):
+        return table.with_columns(
+            pl.when(number < 0).then(number).otherwise(number & _ID).alias("session_id")
+        )
+    rows = [(*session, shown) for session, shown in numbers.items()]
+    known = pl.DataFrame(
+        rows, {"publisher": pl.String, "session_id": pl.Int64, "shown": pl.Int64}, orient="row"
+    )
+    joined = table.join(known, _SESSION, "left", maintain_order="left")
+    return joined.with_columns(session_id=pl.coalesce("shown", "session_id")).drop("shown")
+
+
+_SESSION = ["publisher", "session_id"]
+
+
+def _has_sessions(table: pl.DataFrame) -> bool:
+    return bool(len(table)) and set(_SESSION) <= set(table.columns)
 
 
 def identified(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch with the columns `receiver_end` and `block`, and `session_id` as facts identify a session."""
+    """Return the batch with the columns `receiver_end` and `block`, and the number of a session as `session_id`."""
+    at, field = batch.schema.get_field_index("session_id"), batch.schema.field("session_id")
+    batch = batch.set_column(at, field, _numbers(batch.column("session_id"), batch.column("nak_port")))
     if not has_segments(batch) and not pc.any(pc.equal(batch.column("transport"), LBTRU)).as_py():
         return batch.append_column(RECEIVER_END, pa.nulls(len(batch), RECEIVER_END.type)).append_column(
             BLOCK, pa.repeat(pa.scalar(0, BLOCK.type), len(batch))
@@ -45,14 +121,15 @@ def identified(batch: pa.RecordBatch) -> pa.RecordBatch:
     session_id = batch.column("session_id")
     nameless = pc.and_(pc.is_null(session_id), pc.invert(_is(batch, "packet_type", _RESET)))
     by_port = pc.or_(of_tcp, pc.and_(of_lbtru, nameless))
-    known = pc.if_else(by_port, pc.negate(end("port", of_source=True).cast(pa.int64())), session_id)
+    port = end("port", of_source=True)
+    known = pc.if_else(of_lbtru, _numbers(session_id, port), session_id)
+    known = pc.if_else(by_port, pc.negate(port.cast(pa.int64())), known)
     ends = pc.binary_join_element_wise(
         end("address", of_source=False), end("port", of_source=False).cast(pa.string()), ":"
     )
     numbered = pc.and_(of_lbtru, _is(batch, "packet_type", _DATA))
     number = pc.if_else(numbered, pc.fill_null(batch.column("transport_sqn"), 0), 0)
-    at = batch.schema.get_field_index("session_id")
-    whole = batch.set_column(at, batch.schema.field(at), known)
+    whole = batch.set_column(at, field, known)
     whole = whole.append_column(RECEIVER_END, pc.if_else(unicast, ends, pa.scalar(None, pa.string())))
     return whole.append_column(BLOCK, pc.shift_right(number, BLOCK_BITS))
 
@@ -62,12 +139,18 @@ def has_segments(batch: pa.RecordBatch) -> bool:
     return bool(batch.column("tcp_bytes").null_count < len(batch))
 
 
-def session_number(advertised: dict[str, Any]) -> int | None:
-    """Return the `session_id` in the facts for the session of an advertisement."""
+def advertised_session(advertised: dict[str, Any]) -> int | None:
+    """Return the number of the session of an advertisement."""
     port, session_id = advertised["source_port"], advertised["session_id"]
-    by_port = port is not None and (session_id is None or advertised["transport"] != LBTRU)
-    number: int | None = -port if by_port else session_id
-    return number
+    if port is not None and (session_id is None or advertised["transport"] != LBTRU):
+        return -int(port)
+    return None if session_id is None else session_number(session_id, port or advertised["nak_port"] or 0)
+
+
+def _numbers(session_ids: pa.Array, ports: pa.Array) -> pa.Array:
+    """Return the numbers of sessions; a port that is null is 0."""
+    known = pc.fill_null(ports, 0).cast(pa.int64())
+    return pc.bit_wise_or(session_ids, pc.shift_left(known, pa.scalar(_PORT_AT, pa.int64())))
 
 
 def _is(batch: pa.RecordBatch, column: str, text: str) -> pa.Array:

@@ -15,6 +15,7 @@ from umstack.facts.kinds import COPY, COPY_STATUS, DATA
 from umstack.facts.points import point_name
 from umstack.facts.schema import frame_schema
 from umstack.facts.sends import Sends, Stream
+from umstack.facts.sessions import session_number
 
 _FIRST_MULTICAST, _BEHIND_MULTICAST = 224, 240
 _UNICAST = 1 << 31
@@ -98,7 +99,8 @@ def _keys(streams: Any, path: str, interfaces: Sequence[str | None]) -> pl.DataF
         unicast, block = bool(key & _UNICAST), key & (_UNICAST - 1)
         receiver = f"{destination}:{stream['destination_port']}" if unicast else None
         point = point_name(path, name)
-        rows.append((point, source, key >> 32, receiver, group, DATA, block, LBTRU if unicast else LBTRM))
+        number = session_number(key >> 32, int(stream["port"]))
+        rows.append((point, source, number, receiver, group, DATA, block, LBTRU if unicast else LBTRM))
     names = ("point", "publisher", "session_id", "receiver", "group", "kind", "block", "transport")
     types = {name: frame_schema("counts")[name] for name in names}
     return pl.DataFrame(rows, types, orient="row")

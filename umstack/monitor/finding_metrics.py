@@ -10,6 +10,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server, write_to_textfile
 
 from umstack.errors import naming_path
+from umstack.facts.sessions import parts_of
 from umstack.monitor.finding_watch import INCIDENTS, STORMS
 from umstack.monitor.sinks import Row
 from umstack.monitor.window_findings import FINDINGS, RECOVERY, TRAFFIC
@@ -193,5 +194,7 @@ def _values(metric: _Metric, row: Row) -> tuple[str, ...]:
         named["topic"] = topic_name(row)
     if row.get("session_id") is not None:
         number = row["session_id"]
-        named["session"] = f"{number:08x}" if number >= 0 else f"port {-number}"
+        session_id, port = parts_of(number)
+        text = f"{session_id:08x} port {port}" if port else f"{session_id:08x}"
+        named["session"] = text if number >= 0 else f"port {-number}"
     return tuple(str(named.get(label) or "") for label in metric.labels)

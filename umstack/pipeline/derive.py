@@ -19,6 +19,7 @@ from umstack.facts.facts import Facts
 from umstack.facts.kinds import SESSION
 from umstack.facts.packed import NO_SESSION
 from umstack.facts.points import points_in, renamed, short_names
+from umstack.facts.sessions import parts_of, renumbered
 from umstack.pipeline.layout import DAY_NS, GOLD, SILVER, Layout, Settings, session_name
 from umstack.pipeline.parts import add_batch, facts_of_day, write_parquet
 from umstack.pipeline.table_schema import schemas
@@ -74,7 +75,18 @@ def _derive(layout: Layout, settings: Settings, key: tuple[str, int], wanted: li
 def session_rows(
     key: tuple[str, int], by_day: Mapping[date, Facts], mtu: int
 ) -> Iterator[tuple[str, str, date, pl.DataFrame]]:
-    """Yield layer, table, day and rows of everything derived from the facts of a session; without rows, too."""
+    """Yield layer, table, day and rows of everything derived from the facts of a session; without rows, too.
+
+    The rows have the session id. Sessions of one id differ by their partition.
+    """
+    shown = {key: parts_of(key[1])[0]}
+    for layer, name, day, rows in _session_rows(key, by_day, mtu):
+        yield layer, name, day, renumbered(rows, shown)
+
+
+def _session_rows(
+    key: tuple[str, int], by_day: Mapping[date, Facts], mtu: int
+) -> Iterator[tuple[str, str, date, pl.DataFrame]]:
     days = sorted(by_day)
     tables = tables_of_part(Facts.merged(by_day.values()), mtu)
     for name, table in tables.items():

@@ -26,10 +26,12 @@ from urllib.parse import quote, unquote
 
 from umstack.errors import UmError, naming_path
 from umstack.facts.packed import NO_SESSION
+from umstack.facts.sessions import parts_of, session_number
 from umstack.recorder.parquet_parts import replace_file
 
-VERSION = 1
-"""Version of the layout. A table may get a column without a new version: old files then lack it."""
+VERSION = 2
+"""Version of the layout: 1 did not have the ports of sessions, so nothing can be added to its facts. A table may get a
+column without a new version: old files then lack it."""
 DAY_NS = 86_400 * 1_000_000_000
 BRONZE, SILVER, GOLD = "bronze", "silver", "gold"
 FACTS, MESSAGES, MESSAGE_COUNTS = "facts", "messages", "message_counts"
@@ -61,10 +63,19 @@ def day_of(time_ns: int) -> date:
 
 
 def session_name(publisher: str, session_id: int) -> str:
-    """Return the value of the partition column `session`."""
+    """Return the value of the partition column `session`: publisher, session id, and the port if it is known."""
     if (publisher, session_id) == NO_SESSION:
         return _NO_SESSION_NAME
-    return f"{publisher}_{session_id}"
+    short, port = parts_of(session_id)
+    return f"{publisher}_{short}_{port}" if port else f"{publisher}_{short}"
+
+
+def session_of(name: str) -> tuple[str, int]:
+    """Return the session with this `session_name`."""
+    if name == _NO_SESSION_NAME:
+        return NO_SESSION
+    publisher, number, *port = name.split("_")
+    return publisher, session_number(int(number), int(port[0])) if port else int(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +129,11 @@ class Layout:
             raise TablesError(
                 f"the tables in {self.root} have version {found.get('version')}, this umstack reads up to {VERSION}",
                 hint="use the version of umstack that wrote them, or a newer one",
+            )
+        if found["version"] < VERSION:
+            raise TablesError(
+                f"the tables in {self.root} have version {found['version']}, whose sessions have no ports",
+                hint="make them again in another folder: umstack pipeline captures/ --tables DIR",
             )
         return Settings(found["captures"], found["mtu"], found["hardware_times"])
 

@@ -8,7 +8,16 @@ from urllib.parse import unquote
 
 from umstack.facts.packed import NO_SESSION
 from umstack.pipeline.derive import derive_session
-from umstack.pipeline.layout import BRONZE, FACTS, MESSAGES, Layout, Settings, opened, session_name
+from umstack.pipeline.layout import (
+    BRONZE,
+    FACTS,
+    MESSAGES,
+    Layout,
+    Settings,
+    opened,
+    session_name,
+    session_of,
+)
 from umstack.pipeline.parts import compact, write_parquet
 from umstack.pipeline.table_schema import bronze_schemas, schemas
 
@@ -25,7 +34,7 @@ def derive_again(folder: Path, mtu: int | None = None) -> int:
         sessions = layout.sessions()
         with layout.changing():
             for session in sessions:
-                derive_session(layout, settings, session_key(session))
+                derive_session(layout, settings, session_of(session))
             layout.save(settings)
         return len(sessions)
 
@@ -41,12 +50,6 @@ def compact_all(folder: Path) -> tuple[int, int]:
                     before += compact(part)
                     after += 1
     return before, after
-
-
-def session_key(session: str) -> tuple[str, int]:
-    """Return the key of the session with this name."""
-    publisher, _, number = session.rpartition("_")
-    return (publisher, int(number)) if publisher else NO_SESSION
 
 
 def write_empty_tables(layout: Layout) -> None:

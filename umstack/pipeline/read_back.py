@@ -13,7 +13,16 @@ from umstack.analysis.tables import Tables, tables_of_part, together
 from umstack.facts.facts import Facts
 from umstack.facts.packed import NO_SESSION
 from umstack.pipeline.derive import periods
-from umstack.pipeline.layout import MESSAGES, SILVER, Layout, Settings, TablesError, opened, session_name
+from umstack.pipeline.layout import (
+    MESSAGES,
+    SILVER,
+    Layout,
+    Settings,
+    TablesError,
+    opened,
+    session_name,
+    session_of,
+)
 from umstack.pipeline.parts import facts_of_day
 from umstack.pipeline.table_schema import schemas
 
@@ -55,14 +64,20 @@ def _merged(layout: Layout, session: str, sessions: dict[str, list[date]]) -> Fa
 def _read(layout: Layout, name: str, stored: list[str], sessions: dict[str, list[date]]) -> pl.DataFrame:
     schema = schemas()[SILVER][name]
     files = [
-        file
+        (file, session_of(session)[1])
         for session in stored
         for day in sessions[session]
         if (file := layout.partition(SILVER, name, day, session) / "rows.parquet").exists()
     ]
     # A file that an older version wrote may lack a column.
-    tables = [pq.read_table(file, partitioning=None) for file in files]
+    tables = [_numbered(pq.read_table(file, partitioning=None), number) for file, number in files]
     rows = pa.concat_tables([schema.empty_table(), *tables], promote_options="default").select(schema.names)
     found = pl.from_arrow(rows)
     assert isinstance(found, pl.DataFrame)
     return found
+
+
+def _numbered(rows: pa.Table, number: int) -> pa.Table:
+    """Return rows of one session with its number instead of its session id."""
+    at = rows.schema.get_field_index("session_id")
+    return rows if at < 0 else rows.set_column(at, rows.schema.field(at), pa.repeat(number, len(rows)))

@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from umstack.facts.sessions import parts_of
 from umstack.foreign_text import displayed
 
 
@@ -80,4 +81,7 @@ def session_number(row: Mapping[str, Any]) -> str:
     number = row.get("session_id")
     if isinstance(number, int) and number < 0:
         return f"{row.get('publisher')}:{-number}"
-    return f"{row.get('publisher')} / {number:08x}" if isinstance(number, int) else str(row.get("publisher"))
+    if not isinstance(number, int):
+        return str(row.get("publisher"))
+    session_id, port = parts_of(number)
+    return f"{row.get('publisher')}{f':{port}' if port else ''} / {session_id:08x}"

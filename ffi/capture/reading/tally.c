@@ -48,10 +48,17 @@ static uint64_t key_of(const um_packet_row *row)
     return (uint64_t)row->session_id << 32 | block;
 }
 
-static bool is_of(const um_tally_stream *stream, const um_capture_packet *packet, const um_captured_frame *frame,
-                  uint64_t key)
+/* The port that distinguishes sessions of one id and host. */
+static uint16_t port_of(const um_captured_frame *frame, const um_packet_row *row)
 {
-    return stream->key == key && stream->interface == packet->interface && packet->time_ns >= stream->window_ns &&
+    return row->transport == UM_PACKET_LBTRU ? frame->source_port : row->nak_port;
+}
+
+static bool is_of(const um_tally_stream *stream, const um_capture_packet *packet, const um_captured_frame *frame,
+                  const um_packet_row *row)
+{
+    return stream->key == key_of(row) && stream->port == port_of(frame, row) &&
+           stream->interface == packet->interface && packet->time_ns >= stream->window_ns &&
            packet->time_ns < stream->window_end_ns &&
            memcmp(stream->source, frame->source, sizeof stream->source) == 0 &&
            memcmp(stream->destination, frame->destination, sizeof stream->destination) == 0 &&
@@ -59,11 +66,12 @@ static bool is_of(const um_tally_stream *stream, const um_capture_packet *packet
 }
 
 static uint32_t add_stream(um_tally *tally, const um_capture_packet *packet, const um_captured_frame *frame,
-                           uint64_t key)
+                           const um_packet_row *row)
 {
     um_tally_stream *stream = &tally->streams[tally->stream_count];
     *stream = (um_tally_stream){.interface = packet->interface,
-                                .key = key,
+                                .key = key_of(row),
+                                .port = port_of(frame, row),
                                 .destination_port = frame->destination_port,
                                 .window_ns = INT64_MIN,
                                 .window_end_ns = INT64_MAX,
@@ -83,18 +91,18 @@ static uint32_t add_stream(um_tally *tally, const um_capture_packet *packet, con
 /* The next packet mostly belongs to the latest stream or the one after it, else to a recent one: a receiver over LBT-RU
  * has another stream for each 256 sqns. */
 static uint32_t stream_of(um_tally *tally, const um_capture_packet *packet, const um_captured_frame *frame,
-                          uint64_t key)
+                          const um_packet_row *row)
 {
     uint32_t count = tally->stream_count;
     uint32_t latest = tally->latest_stream, next = latest + 1 < count ? latest + 1 : 0;
-    if (count > 0 && is_of(&tally->streams[latest], packet, frame, key))
+    if (count > 0 && is_of(&tally->streams[latest], packet, frame, row))
         return latest;
-    if (count > 0 && is_of(&tally->streams[next], packet, frame, key))
+    if (count > 0 && is_of(&tally->streams[next], packet, frame, row))
         return tally->latest_stream = next;
     for (uint32_t at = count; at-- > 0;)
-        if (is_of(&tally->streams[at], packet, frame, key))
+        if (is_of(&tally->streams[at], packet, frame, row))
             return tally->latest_stream = at;
-    return tally->latest_stream = add_stream(tally, packet, frame, key);
+    return tally->latest_stream = add_stream(tally, packet, frame, row);
 }
 
 static void add_rate(um_tally *tally, uint32_t index, const um_capture_packet *packet)
@@ -239,7 +247,7 @@ bool um_tally_take(um_tally *tally, const um_packet_rows *rows, const um_capture
     }
     if (UM_UNLIKELY(!is_counted(packet, frame, row)))
         return false;
-    uint32_t index = stream_of(tally, packet, frame, key_of(row));
+    uint32_t index = stream_of(tally, packet, frame, row);
     um_tally_stream *stream = &tally->streams[index];
     stream->first_ns = packet->time_ns < stream->first_ns ? packet->time_ns : stream->first_ns;
     stream->last_ns = packet->time_ns > stream->last_ns ? packet->time_ns : stream->last_ns;

@@ -2,7 +2,8 @@
  * ones stay rows. Copies of packets of any kind (copies.h) are only counted. docs/facts.md describes the facts; Python
  * merges a tally into its own.
  *
- * First transmissions with these in common are a stream: interface, source, destination, session and window of time.
+ * First transmissions with these in common are a stream: interface, source and its port, destination, session and
+ * window of time.
  * For LBT-RU, where each receiver gets a copy, also the block of sqns, by which facts count copies once
  * (umstack/facts/sessions.py). Sans-I/O; memory is the caller's. One thread at a time may use a tally.
  */
@@ -27,6 +28,7 @@ typedef struct um_tally_stream {
     uint8_t source[4];
     uint8_t destination[4];
     uint16_t destination_port;
+    uint16_t port;     /* of the source: the NAK port of LBT-RM, the UDP port of LBT-RU */
     int64_t window_ns; /* start of its window; INT64_MIN without windows */
     int64_t window_end_ns;
     int64_t first_ns;

@@ -106,6 +106,7 @@ def _session_of(address: LbtrmAddress | LbtruAddress | TcpAddress) -> dict[str, 
     """Return the columns of an advertisement's session."""
     if isinstance(address, LbtrmAddress):
         group = {"group_address": address.group, "group_port": address.destination_port}
+        group["nak_port"] = address.nak_port
         session: int | None = address.session_id
         transport, port = LBTRM, None
     else:

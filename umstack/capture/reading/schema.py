@@ -59,6 +59,7 @@ def advertisement_type() -> pyarrow.StructType:
             pa.field("session_id", pa.int64()),
             pa.field("group_address", pa.string()),
             pa.field("group_port", pa.int32()),
+            pa.field("nak_port", pa.int32()),
             pa.field("request_address", pa.string()),
             pa.field("request_port", pa.int32()),
         ]

@@ -37,6 +37,7 @@ _LAYOUTS = {
             "source": "(4,)u1",
             "destination": "(4,)u1",
             "destination_port": "u2",
+            "port": "u2",
             "window_ns": "i8",
             "first_ns": "i8",
             "last_ns": "i8",
