@@ -16,6 +16,8 @@ from umstack.analysis.tables import tables_of
 from umstack.capture.generate import Traffic, generate
 from umstack.facts.facts import Facts, facts_of
 from umstack.facts.points import point_name, series_of, short_names
+from umstack.facts.sessions import short_numbers
+from umstack.pipeline.layout import session_name, session_of
 
 NAMES = st.text("ab", min_size=1, max_size=2)
 POINTS = st.builds(
@@ -79,3 +81,14 @@ def test_files_of_one_name_in_two_folders_are_two_points(tmp_path: Path) -> None
     assert 0.4 < seen["hostB/eth0"] / truth.data < 0.6
     apart = Facts.merged([facts_of([paths[1]]), facts_of([paths[0]])])
     assert apart.equals(facts_of(paths))
+
+
+def test_sessions_of_one_id_show_their_ports_and_keep_their_numbers() -> None:
+    """An id that one session of a publisher has stands for it; in a monitor the first keeps it."""
+    one, other, tcp = ("a", 5 << 32 | 7), ("a", 6 << 32 | 7), ("a", -14371)
+    assert short_numbers([one, tcp, ("b", other[1])]) == {one: 7, tcp: -14371, ("b", other[1]): 7}
+    assert short_numbers([one, other]) == {one: one[1], other: other[1]}
+    assert short_numbers([one, other], {one: 7}) == {one: 7, other: other[1]}
+    assert session_name(*one) == "a_7_5"
+    for session in (one, tcp, ("a", 7), ("", -1)):
+        assert session_of(session_name(*session)) == session

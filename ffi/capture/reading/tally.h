@@ -3,8 +3,7 @@
  * merges a tally into its own.
  *
  * First transmissions with these in common are a stream: interface, source and its port, destination, session and
- * window of time.
- * For LBT-RU, where each receiver gets a copy, also the block of sqns, by which facts count copies once
+ * window of time. For LBT-RU, where each receiver gets a copy, also the block of sqns, by which facts count copies once
  * (umstack/facts/sessions.py). Sans-I/O; memory is the caller's. One thread at a time may use a tally.
  */
 #ifndef UM_CAPTURE_READING_TALLY_H
