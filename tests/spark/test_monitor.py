@@ -39,6 +39,7 @@ from umstack.errors import SystemFailure
 from umstack.facts.facts import Counter, facts_of
 from umstack.facts.kinds import DATA
 from umstack.facts.packet_columns import points
+from umstack.facts.sessions import short_numbers
 from umstack.monitor import MonitorOptions, monitor
 from umstack.monitor.finding_metrics import FindingMetrics
 from umstack.monitor.finding_watch import INCIDENTS, STORMS, FindingWatch, _State
@@ -237,7 +238,8 @@ def _assert_windows(windows: pl.DataFrame, runs: list[SimRun]) -> None:
     sent = [
         (datetime.fromtimestamp(at / SECOND, UTC), *row)
         for at, facts in counted.facts().items()
-        for row in facts.counts.filter(pl.col("kind") == DATA)
+        for row in facts.renamed({}, short_numbers(facts.sessions()))
+        .counts.filter(pl.col("kind") == DATA)
         .group_by("publisher", "session_id")
         .agg(pl.col("packets").sum())
         .rows()
