@@ -2,7 +2,8 @@
 # Sourced by scripts/test, scripts/demo and scripts/dev: sets up a fresh Debian or Ubuntu machine for them.
 #
 #   set_up run     everything that the stack needs: compiler, BPF tools, .venv with umstack in it, the built C core
-#   set_up test    the same and the tools of the tests: linters, tshark, sanitizers
+#   set_up plain   the same without Java and PySpark
+#   set_up test    all of run and the tools of the tests: linters, tshark, sanitizers
 #
 # All output goes to stderr. Existing parts are not touched, so a second run takes a second.
 # PYTHON chooses the interpreter, UMSTACK_NO_APT=1 leaves the system packages alone.
@@ -133,13 +134,14 @@ unpack_prometheus() {
         say "that failed; the tests that need it are skipped"
 }
 
-# Installs Java for Spark 4: version 17 or 21, headless.
+# Installs Java for Spark 4: version 17 or 21, headless. Only Spark needs it, so set-up continues without it.
 install_java() {
     local version
     for version in 17 21; do
-        apt_install_if_known "openjdk-$version-jre-headless"
+        (apt_install_if_known "openjdk-$version-jre-headless") || true
         ! command -v java >/dev/null || return 0
     done
+    say "no Java here: everything but Spark works"
 }
 
 system_packages() {
@@ -155,9 +157,9 @@ system_packages() {
     # shellcheck disable=SC2046
     apt_install gcc libc6-dev libssl-dev clang llvm libbpf-dev libxdp-dev libelf-dev zlib1g-dev iproute2 \
         $(python_packages "$python")
-    # Spark needs Java: `umstack monitor`, `umstack report` with --master, --driver-memory or another table format than
-    # Parquet, the benchmark of Spark and the tests of the spark tier.
-    command -v java >/dev/null || install_java
+    # Spark needs Java: `umstack monitor` and `pipeline`, the tables of the demo, `umstack report` with --master,
+    # --driver-memory or another table format than Parquet, the benchmark of Spark and the tests of the spark tier.
+    [ "$purpose" = plain ] || command -v java >/dev/null || install_java
     if [ "$purpose" = test ]; then
         apt_install ethtool tshark tcpdump
         install_clang_runtime
@@ -168,16 +170,26 @@ system_packages() {
     fi
 }
 
-# Prints a hash of everything that determines the packages in .venv; `test` includes `run`.
-venv_recipe() {
-    cat "$ROOT/pyproject.toml" "$ROOT/ffi/build_ext.py" "$ROOT/packaging/locks/$1.lock" | sha256sum | cut -d' ' -f1
+# Prints the requirements of a purpose: those of its lock; for `plain` those of `run` without PySpark and its library.
+requirements() {
+    if [ "$1" = plain ]; then
+        sed -E '/^(pyspark|py4j)==/,/[^\\]$/d' "$ROOT/packaging/locks/run.lock"
+    else
+        cat "$ROOT/packaging/locks/$1.lock"
+    fi
 }
 
-# Installs the packages of a lock file; pip rejects every file whose hash is not in the lock.
+# Prints a hash of everything that determines the packages in .venv; `test` includes `run`, which includes `plain`.
+venv_recipe() {
+    { cat "$ROOT/pyproject.toml" "$ROOT/ffi/build_ext.py" && requirements "$1"; } | sha256sum | cut -d' ' -f1
+}
+
+# Installs the packages of a purpose; pip rejects every file whose hash is not in the lock.
 install_locked() {
-    local python=$1 lock=$ROOT/packaging/locks/$2.lock
-    "$python" -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r "$lock" >&2 ||
-        die "pip could not install $lock; the reason is above" \
+    local python=$1 purpose=$2
+    "$python" -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
+        -r <(requirements "$purpose") >&2 ||
+        die "pip could not install the packages of packaging/locks; the reason is above" \
             "a hash that differs: the file is not the one that was locked; scripts/dev lock makes a new lock"
 }
 
@@ -192,8 +204,10 @@ virtual_environment() {
         "$python" -m venv "$VENV" >&2 || die "$python cannot make a virtual environment" "its venv package is missing"
     fi
     recipe=$(venv_recipe "$purpose")
-    if [ -x "$VENV/bin/umstack" ] && grep -qsx -e "test $(venv_recipe test)" -e "$purpose $recipe" "$stamp"; then return; fi
-    say "installing packaging/locks/$purpose.lock and umstack into .venv"
+    local known=(-e "test $(venv_recipe test)" -e "$purpose $recipe")
+    [ "$purpose" != plain ] || known+=(-e "run $(venv_recipe run)")
+    if [ -x "$VENV/bin/umstack" ] && grep -qsx "${known[@]}" "$stamp"; then return; fi
+    say "installing the packages of packaging/locks for $purpose and umstack into .venv"
     rm -f "$stamp"
     install_locked "$VENV/bin/python" "$purpose"
     install_checkout

@@ -212,7 +212,7 @@ def test_a_late_subscriber_and_an_unplugged_one_get_every_file(tree: Path, work:
     up (UM-136, UM-142). The report on the traffic at the switch counts both separately from
     retransmissions, together with the publisher's own counts.
     """
-    command = [sys.executable, "-m", "umstack", "demo", "--json", "--link", "socket"]
+    command = [sys.executable, "-m", "umstack", "demo", "--json", "--link", "socket", "--without-spark"]
     done = subprocess.run(
         [*command, "--seed", str(SEED), "--tree", str(tree), "--report", str(tree.parent / "report")],
         cwd=ROOT,
@@ -253,6 +253,7 @@ def test_the_whole_job_without_multicast(tree: Path, work: Path) -> None:
     stories = {}
     for transport in ("lbtru", "tcp"):
         arguments = ["--transport", transport, "--resolver", "--link", "socket", "--loss", "0.05"]
+        arguments += ["--without-spark"]
         arguments += ["--seed", str(SEED), "--tree", str(tree), "--report", str(tree.parent / transport)]
         stories[transport] = subprocess.Popen(
             [sys.executable, "-m", "umstack", "demo", "--json", *arguments],

@@ -1,4 +1,4 @@
-"""`umstack demo` captures its own run at the switch and writes a report on the capture."""
+"""`umstack demo` captures its own run at the switch, keeps tables of it with Spark, and reports on the capture."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ import random
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("polars")
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from click.testing import CliRunner
 
+from tests.spark.conftest import need_java
 from umstack.cli import command as root
+from umstack.demo.errors import DemoFailed
+from umstack.demo.live_tables import LiveTables, differences
 from umstack.lab import Lab
 
 SEED = 20
@@ -19,7 +28,8 @@ SEED = 20
 @pytest.mark.skipif(Lab.supported() is not None, reason=f"no lab here: {Lab.supported()}")
 def test_the_demo_reports_on_its_own_capture(tmp_path: Path) -> None:
     """The captures made at the switch, one per link, contain the publisher's datagrams and the subscribers'
-    NAKs; the report covers both."""
+    NAKs; the report covers both, and so do the tables that Spark keeps meanwhile."""
+    need_java()
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "big").write_bytes(random.Random(SEED).randbytes(4 << 20))
     report = tmp_path / "report"
@@ -42,3 +52,30 @@ def test_the_demo_reports_on_its_own_capture(tmp_path: Path) -> None:
         captures.append(str(capture))
     assert sorted(said["report"]["captures"]) == sorted(captures)
     assert len(sessions) == len(captures)
+    tables = said["tables"]
+    assert (tables["differences"], said["why_no_tables"]) == ([], None)
+    assert tables["packets"] == said["report"]["packets"]
+    assert "Spark, batch 1: " in done.stderr
+    assert "  found: " in done.stderr
+    answers = tables["answers"]
+    sent = [run["publisher"]["msgs_sent"] for run in said["runs"]]
+    assert sorted(row["datagrams"] for row in answers["sessions"]) == sorted(sent)
+    assert sum(row["lost"] for row in answers["losses"]) > 100
+    # Another number anywhere in the tables is a difference.
+    file = next((report / "tables" / "silver" / "losses").rglob("rows.parquet"))
+    rows = pq.read_table(file, partitioning=None)
+    place = rows.schema.names.index("naks")
+    pq.write_table(rows.set_column(place, rows.field("naks"), pc.add(rows["naks"], 1)), file)
+    assert "table losses" in differences(report / "tables", report, answers, 0.03)
+    answers["losses"][0]["naks"] += 1
+    assert "query losses" in differences(report / "tables", report, answers, 0.03)
+
+
+def test_a_failed_pipeline_fails_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error contains the last words of Spark's process, and nothing waits for its tables."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with LiveTables(tmp_path) as live:
+        live.finish()
+        with pytest.raises(DemoFailed, match="there is no java"):
+            live.result(0.0, print)

@@ -77,6 +77,27 @@ def test_set_up_runs_only_the_package_manager_as_root(fake_sudo: Path) -> None:
     assert [command for command in commands if command != "-n true" and not command.startswith(prefix)] == []
 
 
+def test_a_failed_installation_of_java_does_not_end_the_set_up() -> None:
+    """Only Spark needs Java; the demo reports that it is missing. `plain` does not try to install it."""
+    apt = "apt_get() { echo tried $* >&2; false; }; package_installed() { [[ $1 != openjdk* ]]; };"
+    hidden = "package_exists() { true; }; command() { [ $2 != java ] && builtin command $*; };"
+    for purpose, tries in (("run", True), ("plain", False)):
+        script = f"{apt} {hidden} system_packages {purpose} {sys.executable} 2>&1; echo done"
+        said = sourced(script)
+        assert ("install --no-install-recommends openjdk-17" in said) == tries, said
+        assert ("everything but Spark works" in said) == tries
+        assert said.endswith("done\n")
+
+
+def test_the_set_up_without_spark_leaves_out_only_its_packages() -> None:
+    """Its requirements are those of `run` without PySpark and Py4J, with their hashes."""
+    lines = {purpose: sourced(f"requirements {purpose}").splitlines() for purpose in ("run", "plain")}
+    left_out = [line for line in lines["run"] if line not in lines["plain"]]
+    assert [line.split("==")[0] for line in left_out if "==" in line] == ["py4j", "pyspark"]
+    assert all(re.match(r"(pyspark|py4j)==| +--hash=", line) for line in left_out)
+    assert [line for line in lines["run"] if line not in left_out] == lines["plain"]
+
+
 def locked(name: str) -> Mapping[str, list[str]]:
     """Return the requirements of a lock with their hashes."""
     text = (ROOT / "packaging/locks" / f"{name}.lock").read_text().replace("\\\n", " ")

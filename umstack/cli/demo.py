@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
+from umstack.cli.demo_tables import print_batch, print_tables
 from umstack.cli.interruption import INTERRUPTED_STATUS, terminable
 from umstack.cli.meter import amount
 from umstack.cli.stack_options import JSON_OPTION
@@ -28,11 +30,14 @@ from umstack.demo import (
     default_tree,
     run_demo,
 )
+from umstack.demo.live_tables import LiveTables, TablesResult
+from umstack.demo.live_tables import why_no_tables as demo_why_no_tables
 from umstack.demo.processes import Child
 from umstack.demo.report import prepare_report, write_report
 from umstack.demo.report import why_no_report as demo_why_no_report
 from umstack.demo.settings import Transport, WantedLinks
 from umstack.demo.watching import Watch
+from umstack.lab import Lab
 
 _LINK_NAMES = {"xdp": "AF_XDP", "socket": "sockets"}
 _TRANSPORT_NAMES = {"lbtrm": "LBT-RM", "lbtru": "LBT-RU", "tcp": "LBT-TCP"}
@@ -105,6 +110,11 @@ Examples:
 )
 @click.option("--no-report", is_flag=True, help="Do not capture and report.")
 @click.option(
+    "--without-spark",
+    is_flag=True,
+    help="Do not keep tables of the captures with Spark during the transfers.",
+)
+@click.option(
     "--loopback", is_flag=True, help="Use lo instead of network namespaces; nothing is dropped there."
 )
 @click.option(
@@ -123,6 +133,7 @@ def command(
     seed: int | None,
     report_directory: Path,
     no_report: bool,
+    without_spark: bool,
     loopback: bool,
     recovery: bool,
     as_json: bool,
@@ -132,8 +143,10 @@ def command(
     One run uses AF_XDP and one kernel sockets; the results are shown side by side. If AF_XDP is unavailable the demo
     shows why. A third, slow run has a subscriber that starts in the middle and one whose cable is unplugged for 15 s.
     Before each run with loss the tree is sent without loss, for comparison of the rates.
-    All runs are captured at the switch, and the demo ends with a report on the captures. Status 0 only if every
-    subscriber has every file, with the SHA-256 of the original.
+    All runs are captured at the switch. A pipeline on Spark keeps tables of the captures during the transfers; its
+    findings are shown when it has them. The demo ends with a report on the captures, which is made without Spark, and
+    queries of the tables.
+    Status 0 only if every subscriber has every file, with the SHA-256 of the original, and the tables equal the report.
     """
     chosen: dict[str, Any] = {"loss": loss, "subscribers": subscribers, "link": link, "loopback": loopback}
     chosen |= {"has_recovery": recovery, "transport": transport, "has_resolver": has_resolver}
@@ -142,29 +155,45 @@ def command(
     settings = DemoSettings(
         tree or default_tree(), report=report_directory if why_no_report is None else None, **chosen
     )
+    why_no_tables = (
+        "--without-spark" if without_spark else why_no_report or Lab.supported() or demo_why_no_tables()
+    )
     written: dict[str, Any] | None = None
+    tables: TablesResult | None = None
     if settings.report is not None:
         prepare_report()
     try:
-        with terminable(once=True), Watch() as watch, _Display(watch) as display:
+        with terminable(once=True), Watch() as watch, ExitStack() as running:
+            live = None
+            if settings.report is not None and why_no_tables is None:
+                live = running.enter_context(LiveTables(settings.report))
+            display = running.enter_context(_Display(watch, live))
             report = run_demo(settings, display.show)
+            if live is not None:
+                live.finish()
             if settings.report is not None and all(run.network == "lab" for run in report.runs):
                 written = write_report(settings.report, settings.loss, display.show_step)
+            if live is not None:
+                tables = live.result(settings.loss, display.show_batch)
     except KeyboardInterrupt:
         click.echo("umstack: interrupted; the lab was removed", err=True)
         raise SystemExit(INTERRUPTED_STATUS) from None
+    is_ok = report.ok and (tables is None or tables.ok)
     if as_json:
         runs = [_described(run) for run in report.runs]
-        said: dict[str, Any] = {"ok": report.ok, "why_no_rings": report.why_no_rings, "runs": runs}
+        said: dict[str, Any] = {"ok": is_ok, "why_no_rings": report.why_no_rings, "runs": runs}
         said["recovery"] = _described(report.recovery) if report.recovery is not None else None
         said["why_no_recovery"] = report.why_no_recovery
         watched = watch.as_json()
-        click.echo(json.dumps({**said, "watch": watched, "report": written, "why_no_report": why_no_report}))
+        said |= {"watch": watched, "report": written, "why_no_report": why_no_report}
+        said |= {"tables": None if tables is None else asdict(tables), "why_no_tables": why_no_tables}
+        click.echo(json.dumps(said))
     else:
         print_report(report)
         _print_scrapes(watch)
         _print_findings(written, why_no_report)
-    if not report.ok:
+        print_tables(tables, why_no_tables)
+    if not is_ok:
         raise SystemExit(1)
 
 
@@ -174,8 +203,9 @@ class _Display:
     The first line shows the address of the live page. Metrics are scraped once the transfer has started.
     """
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, tables: LiveTables | None) -> None:
         self._watch = watch
+        self._live_tables = tables
         self._console = Console(stderr=True)
         self._bars = Progress(
             TextColumn("{task.description:<14}"),
@@ -211,6 +241,8 @@ class _Display:
             self._console.print(f"  {said}", highlight=False, soft_wrap=True)
         if progress.phase == "transferring":
             self._watch.scrape(progress.link)
+        if self._live_tables is not None and (news := self._live_tables.news()) is not None:
+            self.show_batch(news)
         for child in progress.children:
             task = self._tasks.get(child.name)
             if task is None:
@@ -218,6 +250,10 @@ class _Display:
                     child.name, total=progress.bytes, state=""
                 )
             self._bars.update(task, completed=child.progress.get("bytes", 0), state=_state(child))
+
+    def show_batch(self, news: dict[str, Any]) -> None:
+        """Show a batch of the pipeline."""
+        print_batch(self._console, news)
 
     def show_step(self, step: str, number: int, of: int) -> None:
         """Show the progress of the report."""

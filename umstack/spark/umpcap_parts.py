@@ -162,7 +162,8 @@ class PartReader:
     def __init__(self, schema: StructType, options: UmpcapOptions, *, of_stream: bool = False) -> None:
         """Check the requested columns here, so that an error is raised by the driver and not by a worker.
 
-        With `of_stream`, parts note lost packets only, not how files end: the stream reports that.
+        With `of_stream`, parts do not note how files end, which the stream reports. Of packets that became rows they
+        note counts, which only facts add up.
         """
         self.options = options
         self.of_stream = of_stream
@@ -217,6 +218,8 @@ class PartReader:
 
     def _is_reported(self, note: CaptureNote, notes: CaptureNotes) -> bool:
         if not self.of_stream or note.kind is NoteKind.CAPTURE_DROPS:
+            return True
+        if self.options.rows == FACT_ROWS and note.count is not None:
             return True
         # A part without packets is the header of a file; the decoder searches for the first packet after it.
         return note.rows_are_missing and notes.packets > 0
