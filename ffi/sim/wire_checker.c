@@ -217,11 +217,11 @@ static um_receiver_session *transport_of(const um_sim_host *host, const um_sim_w
     return um_node_find_session(host->node, &id);
 }
 
-/* Returns the earliest times of the next NAKs by sqn, zeroed for a new session, or NULL if out of memory. */
-static int64_t *nak_times(um_sim_world *world, um_sim_wire_session *wire, const um_sim_host *host,
-                          const um_receiver_session *transport)
+/* Returns the times of the next NAKs by sqn, zeroed for a new session, or NULL if out of memory. */
+static um_sim_nak_time *nak_times(um_sim_world *world, um_sim_wire_session *wire, const um_sim_host *host,
+                                  const um_receiver_session *transport)
 {
-    int64_t **times = &wire->next_nak_ns[host->index];
+    um_sim_nak_time **times = &wire->nak_times[host->index];
     if (*times == NULL)
         *times = um_sim_take(world, UM_SIM_WIRE_SQNS_MAX * sizeof **times);
     else if (wire->asking[host->index] != transport)
@@ -258,7 +258,7 @@ static int64_t shortest_suppress_ns(const um_receiver_session *transport)
 static void check_nak(um_sim_world *world, um_sim_wire_session *wire, const um_sim_host *host, const um_packet *packet)
 {
     um_receiver_session *transport = transport_of(host, wire);
-    int64_t *times = transport == NULL ? NULL : nak_times(world, wire, host, transport);
+    um_sim_nak_time *times = transport == NULL ? NULL : nak_times(world, wire, host, transport);
     for (uint32_t i = 0; times != NULL && i < packet->list_count; i++) {
         uint32_t sqn = um_load_be32(packet->list + 4 * i);
         uint32_t at = sqn - wire->session->core.config.initial_sqn;
@@ -273,17 +273,19 @@ static void check_nak(um_sim_world *world, um_sim_wire_session *wire, const um_s
                             (long long)world->now_ns, host->index, sqn);
         if (at >= UM_SIM_WIRE_SQNS_MAX)
             continue;
-        /* A claim that was given up is lost again once data confirms it, and NAKed after the initial back-off. */
+        /* A claim that was given up is lost again once it is claimed again or data confirms it. Its first NAK, which
+         * the link may have refused, follows the initial back-off. */
         bool was_given_up = wire->is_attacked || transport->counters.claims_given_up > 0;
-        bool is_lost_again = was_given_up && loss->naks_sent == 1;
+        bool is_lost_again = was_given_up && loss->detected_ns > times[at].noted_ns;
         int64_t now_ns = um_sim_local_ns(host);
-        if (now_ns < times[at] && !is_lost_again)
+        if (now_ns < times[at].next_ns && !is_lost_again)
             um_sim_complain(world, "t=%lld ns: host %u NAKs sqn %u again, %lld ns too soon", (long long)world->now_ns,
-                            host->index, sqn, (long long)(times[at] - now_ns));
+                            host->index, sqn, (long long)(times[at].next_ns - now_ns));
         /* Another lead may replace a single claimed lead, which is NAKed again when data shows the gap. */
         bool is_far = transport->claims.has_far && transport->claims.far_sqn == sqn;
         bool may_be_forgotten = is_far || !transport->has_data; /* the first data ends all earlier claims */
-        times[at] = may_be_forgotten ? 0 : now_ns + shortest_ns(shortest_backoff_ns(transport));
+        int64_t next_ns = may_be_forgotten ? 0 : now_ns + shortest_ns(shortest_backoff_ns(transport));
+        times[at] = (um_sim_nak_time){next_ns, now_ns};
     }
 }
 
@@ -342,12 +344,13 @@ void um_sim_wire_on_received(um_sim_wire_session *wires, uint32_t count, const u
     um_sim_wire_session *wire = wire_of(wires, count, packet.session_id);
     um_receiver_session *transport = wire == NULL ? NULL : transport_of(host, wire);
     bool is_for_it = transport != NULL && (!is_lbtru(wire) || um_address_equal(datagram->to, transport->local));
-    int64_t *times = is_for_it ? nak_times(world, wire, host, transport) : NULL;
+    um_sim_nak_time *times = is_for_it ? nak_times(world, wire, host, transport) : NULL;
+    int64_t now_ns = um_sim_local_ns(host);
     for (uint32_t i = 0; times != NULL && i < packet.list_count; i++) {
         uint32_t sqn = um_load_be32(packet.list + 4 * i);
         uint32_t at = sqn - wire->session->core.config.initial_sqn;
         if (at < UM_SIM_WIRE_SQNS_MAX && um_loss_map_find(&transport->losses, sqn) != NULL)
-            times[at] = um_sim_local_ns(host) + shortest_ns(shortest_suppress_ns(transport));
+            times[at] = (um_sim_nak_time){now_ns + shortest_ns(shortest_suppress_ns(transport)), now_ns};
     }
 }
 

@@ -14,6 +14,12 @@ enum {
     UM_SIM_WIRE_SQNS_MAX = 8192 /* checked sqns of a session */
 };
 
+/* When a sqn may be NAKed again, and when that was noted; both in the local time of the host. */
+typedef struct um_sim_nak_time {
+    int64_t next_ns;
+    int64_t noted_ns;
+} um_sim_nak_time;
+
 typedef struct um_sim_wire_session {
     const um_sim_session *session;
     um_sim_topic *topics;
@@ -28,7 +34,7 @@ typedef struct um_sim_wire_session {
     } clients[UM_SIM_HOSTS_MAX][UM_SIM_WIRE_PORTS];
     um_datagram_assembly assembly[2];                    /* datagrams in pieces: sent again, and new */
     uint64_t *body_hashes;                               /* by sqn - initial_sqn */
-    int64_t *next_nak_ns[UM_SIM_HOSTS_MAX];              /* by host, by sqn - initial_sqn: earliest time of a NAK */
+    um_sim_nak_time *nak_times[UM_SIM_HOSTS_MAX];        /* by host, by sqn - initial_sqn */
     const um_receiver_session *asking[UM_SIM_HOSTS_MAX]; /* the sessions of those NAKs */
 } um_sim_wire_session;
 

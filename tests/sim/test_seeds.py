@@ -71,6 +71,7 @@ ATTACKED_REGRESSIONS = {
     50014302: "as 50003757",
     1197: "a session ended by replays a second time started with a replayed datagram",
     165968691358104: "the simulator kept a claim open while receivers counted as gone, until it was unblocked",
+    710041927: "the checker reported a NAK as too early: of a repeated claim, whose first NAK the link had refused",
 }
 
 
