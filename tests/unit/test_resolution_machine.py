@@ -375,6 +375,64 @@ def test_a_flood_of_queries_is_answered_within_the_limit() -> None:
     assert len(resolver._timers) <= 255
 
 
+def test_a_newcomer_is_answered_while_another_queries_every_topic() -> None:
+    """Attack: 2,000 topics are queried again and again. Another address is answered within two slices of the limit,
+    where all repetitions need a second; and the repetitions go on, in turns with a thousand forged newcomers."""
+    resolver, topics = machine(), [f"a.longer.topic.name.{number}" for number in range(2000)]
+    for number, topic in enumerate(topics):
+        resolver.advertise(topic, number, ADDRESS, SOURCE, 0)
+    list(run(resolver, 0, 200 * SECOND))
+    flood = [query_for(*topics[start : start + 200]) for start in range(0, 2000, 200)]
+    forged = [(query_for(topics[number]), f"10.8.{number // 250}.{number % 250}") for number in range(1000)]
+    asked_ms, wanted = 1000, topics[1500]
+    answered_ms: list[int] = []
+    repeated: set[str] = set()
+    for time_ms in range(0, 2500, 50):
+        now = 300 * SECOND + time_ms * MS
+        for datagram in flood:
+            resolver.datagram_received(datagram, now, "10.9.9.9")
+        for datagram, sender in forged if time_ms > asked_ms + 500 else []:
+            resolver.datagram_received(datagram, now, sender)
+        if time_ms == asked_ms:
+            resolver.datagram_received(query_for(wanted), now, "10.9.9.7")
+        for data in resolver.datagrams_to_send(now):
+            answer = decode(data)
+            assert isinstance(answer, ResolutionDatagram)
+            names = {one.topic for one in answer.advertisements}
+            answered_ms += [time_ms] * (wanted in names and time_ms >= asked_ms)
+            repeated |= names.intersection(topics[1000:]) if time_ms > asked_ms + 500 else set()
+    assert answered_ms[0] <= asked_ms + 200
+    assert len(repeated) > 500
+    assert resolver.counters.tr_queries_not_prompt > 90_000
+    assert sum(len(queue) for queue in resolver._queues.values()) <= 2000
+
+
+def test_a_flood_that_asks_for_every_source_costs_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack: a wildcard query or a request of a few bytes has each source answer, ten times per second at most, and
+    the last query of a flood is still answered."""
+    resolver, answered = machine(), 0
+    for number in range(100):
+        resolver.advertise(f"t{number}", number, ADDRESS, SOURCE, 0)
+    list(run(resolver, 0, 100 * SECOND))
+    original = PhaseTimer.answered
+
+    def counted(self: PhaseTimer, now_ns: int) -> None:
+        nonlocal answered
+        answered += 1
+        original(self, now_ns)
+
+    monkeypatch.setattr(PhaseTimer, "answered", counted)
+    (wildcard,) = pack_wildcard_queries([encode_wildcard_query(".*")], 1472)
+    request = encode_request(RequestScope.ADVERTISEMENTS)
+    for millisecond in range(1000):
+        now = 100 * SECOND + millisecond * MS
+        resolver.datagram_received(request if millisecond % 2 else wildcard, now)
+        resolver.datagrams_to_send(now)
+    assert 9 * 100 <= answered <= 11 * 100
+    last = [datagram for time, datagram in run(resolver, now, now + SECOND) if time > 100_999]
+    assert len({one.topic for datagram in last for one in datagram.advertisements}) == 100
+
+
 def test_a_resolution_request_makes_all_contexts_send() -> None:
     """A context sends its request after its interface was down; the other contexts advertise and query."""
     quiet, asking = machine(), machine()

@@ -31,6 +31,7 @@ class ResolutionCounters:
     tr_advertisements_rcved: int = 0
     tr_queries_sent: int = 0
     tr_queries_rcved: int = 0
+    tr_queries_not_prompt: int = 0
     tr_records_ignored: int = 0
     tr_records_deferred: int = 0
     tr_sources_refused: int = 0

@@ -11,10 +11,11 @@ rate-limited queues.
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from random import SystemRandom
 
 from umstack._engine.core_address import UNKNOWN_IP
 from umstack._engine.transport_address import LbtipcAddress, TransportAddress
@@ -51,6 +52,12 @@ ADVERTISEMENT_TTL = 60
 EXAMINED_MAX = 256
 """Maximum number of records that are examined whether they may be sent early."""
 FINAL_TTL = 0
+PROMPT_ANSWERS_MAX = 64
+"""Maximum number of queries of an address, per PROMPT_NS, whose answers precede repeated records."""
+PROMPT_NS = 1_000_000_000
+ANSWER_ALL_NS_PER_SOURCE = 100_000
+"""Minimum interval between answers of every source, by the number of sources: 10,000 answers per second."""
+ANSWER_ALL_MINIMUM_NS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,39 +161,79 @@ class _WantedTopic:
 
 
 class _Queue:
-    """Due records, which one rate limiter admits: in order, but those never sent before those that are repeated. So the
-    repetitions of many topics do not delay the first record of another."""
+    """Due records, which one rate limiter admits. Those never sent go first, so the repetitions of many topics do not
+    delay the first record of another. Prompt answers take turns with the other records, so neither kind waits for all
+    of the other."""
 
-    __slots__ = ("_first", "_repeated", "limiter")
+    __slots__ = ("_first", "_prompt", "_prompt_was_last", "_repeated", "limiter")
 
     def __init__(self, records_per_second: int, bits_per_second: int) -> None:
         self.limiter = ResolutionLimiter(records_per_second, bits_per_second)
-        self._first: deque[_Record] = deque()
-        self._repeated: deque[_Record] = deque()
+        self._first: OrderedDict[_Record, None] = OrderedDict()
+        self._prompt: OrderedDict[_Record, None] = OrderedDict()
+        self._repeated: OrderedDict[_Record, None] = OrderedDict()
+        self._prompt_was_last = False
 
     def __len__(self) -> int:
-        return len(self._first) + len(self._repeated)
+        return len(self._first) + len(self._prompt) + len(self._repeated)
 
-    def append(self, record: _Record) -> None:
-        (self._repeated if record.was_sent else self._first).append(record)
+    def append(self, record: _Record, *, is_prompt: bool) -> None:
+        records = self._repeated if record.was_sent else self._first
+        (self._prompt if is_prompt and record.was_sent else records)[record] = None
+
+    def promote(self, record: _Record) -> None:
+        """Make a repeated record that waits here a prompt one."""
+        if record in self._repeated:
+            del self._repeated[record]
+            self._prompt[record] = None
 
     def next(self) -> _Record | None:
         """Return the record to send next, which stays in the queue."""
-        for records in (self._first, self._repeated):
-            while records and records[0].gone:
-                records.popleft()
-            if records:
-                return records[0]
+        while records := self._next_records():
+            record = next(iter(records))
+            if not record.gone:
+                return record
+            del records[record]
         return None
+
+    def _next_records(self) -> OrderedDict[_Record, None]:
+        if self._first or not self._prompt:
+            return self._first or self._repeated
+        return self._repeated if self._repeated and self._prompt_was_last else self._prompt
 
     def pop(self) -> None:
         """Remove the record that next() returned."""
-        (self._first or self._repeated).popleft()
+        records = self._next_records()
+        self._prompt_was_last = records is self._prompt
+        records.popitem(last=False)
 
     def due_ns(self) -> int | None:
         """Return when the next record may be sent; None if there is none, 0 if it has not been refused yet."""
         record = self.next()
         return None if record is None else self.limiter.slice_end_ns if record.deferred else 0
+
+
+class _Askers:
+    """Grants each address a number of prompt answers per PROMPT_NS. Addresses share a fixed number of counters by a
+    hash that no sender can predict, so no number of forged addresses takes memory."""
+
+    __slots__ = ("_counts", "_end_ns", "_salt")
+
+    _COUNTERS = 1024
+
+    def __init__(self) -> None:
+        self._counts = [0] * self._COUNTERS
+        self._end_ns = 0
+        self._salt = SystemRandom().getrandbits(64)
+
+    def takes_prompt_answer(self, asker: str, now_ns: int) -> bool:
+        """Return true if a query of this address gets a prompt answer, and account for it."""
+        if now_ns >= self._end_ns:
+            self._end_ns = now_ns + PROMPT_NS
+            self._counts = [0] * self._COUNTERS
+        number = hash((self._salt, asker)) % self._COUNTERS
+        self._counts[number] += 1
+        return self._counts[number] <= PROMPT_ANSWERS_MAX
 
 
 class ResolutionMachine:
@@ -213,6 +260,10 @@ class ResolutionMachine:
         self._unanswered: list[ResolutionEvent] = []
         self._wildcards = WildcardTable(self.counters, options.resolver_cache_maximum_entries)
         self._wildcard_records: dict[int, _Record] = {}
+        self._askers = _Askers()
+        self._is_answering_all = False
+        self._answer_all_ns = now_ns
+        """When every source may be advertised again because a wildcard query or a request was received."""
         wildcard_queries = _Queue(
             options.resolver_wildcard_queries_per_second, options.resolver_wildcard_query_bps
         )
@@ -455,7 +506,7 @@ class ResolutionMachine:
         counters.tr_records_ignored += intake.ignored_count
         events: list[ResolutionEvent] = []
         for name in intake.queries:
-            self._query_received(decode_topic_name(name), now_ns)
+            self._query_received(decode_topic_name(name), now_ns, sender)
         for raw in intake.advertisements:
             if self._advertisement_received(decode_advertisement(raw), now_ns, sender, events):
                 self._cache.settle(raw)
@@ -470,9 +521,14 @@ class ResolutionMachine:
         else:
             self.counters.tr_dgrams_dropped_malformed += 1
 
-    def _query_received(self, topic: str, now_ns: int) -> None:
-        for source in self._sources.get(topic, {}).values():
-            self._answer(source, now_ns)
+    def _query_received(self, topic: str, now_ns: int, sender: str) -> None:
+        sources = self._sources.get(topic)
+        if not sources:
+            return
+        is_prompt = self._askers.takes_prompt_answer(sender, now_ns)
+        self.counters.tr_queries_not_prompt += not is_prompt
+        for source in sources.values():
+            self._answer(source, now_ns, is_prompt=is_prompt)
 
     def _wildcard_query_received(self, count: int, now_ns: int) -> None:
         """Advertise every source within the rate limits: patterns from the network are never evaluated here."""
@@ -480,15 +536,26 @@ class ResolutionMachine:
         self._answer_all(now_ns)
 
     def _answer_all(self, now_ns: int) -> None:
+        """Advertise every source, soon if that was done a moment ago: 20 forged bytes must not cost a pass
+        over thousands of sources."""
+        self._is_answering_all = True
+        self._run_answer_all(now_ns)
+
+    def _run_answer_all(self, now_ns: int) -> None:
+        if not self._is_answering_all or now_ns < self._answer_all_ns:
+            return
+        self._is_answering_all = False
+        count = sum(map(len, self._sources.values()))
+        self._answer_all_ns = now_ns + max(ANSWER_ALL_MINIMUM_NS, count * ANSWER_ALL_NS_PER_SOURCE)
         for sources in self._sources.values():
             for source in sources.values():
-                self._answer(source, now_ns)
+                self._answer(source, now_ns, is_prompt=False)
 
-    def _answer(self, source: _AdvertisedSource, now_ns: int) -> None:
+    def _answer(self, source: _AdvertisedSource, now_ns: int, *, is_prompt: bool) -> None:
         source.record.timer.answered(now_ns)
         self._schedule(source.record)
         if source.answers_queries:
-            self._enqueue(source.record)
+            self._enqueue(source.record, is_prompt=is_prompt)
 
     def _advertisement_received(
         self, advertisement: Advertisement, now_ns: int, sender: str, events: list[ResolutionEvent]
@@ -561,6 +628,7 @@ class ResolutionMachine:
 
     def datagrams_to_send(self, now_ns: int) -> list[bytes]:
         """Return the datagrams with all due records that the rate limits admit."""
+        self._run_answer_all(now_ns)
         self._run_timers(now_ns)
         if any(due_ns <= now_ns for due_ns in self._queue_deadlines()):
             self._take_along(now_ns)
@@ -591,6 +659,8 @@ class ResolutionMachine:
             heapq.heappop(self._timers)
         if self._timers:
             deadlines.append(self._timers[0][0])
+        if self._is_answering_all:
+            deadlines.append(self._answer_all_ns)
         deadlines += self._wildcards.deadlines()
         return min(deadlines, default=None)
 
@@ -698,12 +768,14 @@ class ResolutionMachine:
             record.timer.fire(now_ns)
         self._schedule(record)
 
-    def _enqueue(self, record: _Record) -> None:
-        if record.waiting:
-            return
-        record.waiting = True
-        phase = Phase.INITIAL if record.timer.phase is Phase.INITIAL else Phase.SUSTAINING
-        self._queues[record.kind, phase].append(record)
+    def _enqueue(self, record: _Record, *, is_prompt: bool = False) -> None:
+        if not record.waiting:
+            record.waiting = True
+            phase = Phase.INITIAL if record.timer.phase is Phase.INITIAL else Phase.SUSTAINING
+            self._queues[record.kind, phase].append(record, is_prompt=is_prompt)
+        elif is_prompt:
+            for phase in (Phase.INITIAL, Phase.SUSTAINING):
+                self._queues[record.kind, phase].promote(record)
 
     def _schedule(self, record: _Record) -> None:
         """Schedule a check of the record by its deadline. An earlier check remains: it finds nothing due and is

@@ -31,7 +31,11 @@ _records = RepeatedRecords(logging.getLogger("umstack.resolution"))
 
 
 class _Gathering:
-    """Limits wake-ups for datagrams. Each wake-up books a slot of time, and a few slots may be booked ahead."""
+    """Limits wake-ups for datagrams. Each wake-up books a slot of time, and a few slots may be booked ahead.
+
+    Commands, deadlines and the batches of a flood wake the thread more often than slots pass, but datagrams never wait
+    for more than one slot.
+    """
 
     __slots__ = ("_booked_ns",)
 
@@ -40,7 +44,8 @@ class _Gathering:
 
     def woken(self, now_ns: int) -> None:
         """Account for a wake-up."""
-        self._booked_ns = max(self._booked_ns, now_ns) + _GATHER_NS
+        latest_ns = now_ns + (_WAKEUPS_AT_ONCE + 1) * _GATHER_NS
+        self._booked_ns = min(max(self._booked_ns, now_ns) + _GATHER_NS, latest_ns)
 
     def left_ns(self, now_ns: int) -> int:
         """Return how long the thread must leave its socket alone."""
