@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,30 @@ def test_an_unfinished_batch_and_a_second_writer_are_refused(tmp_path: Path) -> 
     assert read_tables(layout.root)[1] == 0
     with pytest.raises(TablesError, match="has no tables"):
         read_tables(tmp_path)
+
+
+def test_a_file_that_a_killed_process_began_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    """By the next writer after a killed batch, and by a compaction, which may have been killed without a batch."""
+    layout = made_layout(tmp_path / "tables")
+    folder = layout.partition(BRONZE, FACTS, date(2026, 1, 1), "a_7")
+
+    def leave_one() -> None:
+        killed = (
+            "import os, pathlib, pyarrow as pa; from umstack.pipeline.parts import write_parquet\n"
+            "pathlib.Path.replace = lambda *_: os._exit(9)\n"
+            f"write_parquet(pathlib.Path({str(folder / 'part.parquet')!r}), pa.table({{'a': [1]}}))"
+        )
+        assert subprocess.run([sys.executable, "-c", killed], check=False).returncode == 9
+        assert [file.name.startswith(".part.parquet.") for file in folder.iterdir()] == [True]
+
+    leave_one()
+    with pytest.raises(_Killed), layout.changing():
+        raise _Killed
+    with layout.owned():
+        assert not [*folder.iterdir()]
+    leave_one()
+    assert parts.compact(folder) == 0
+    assert not [*folder.iterdir()]
 
 
 def test_every_column_has_a_note_and_the_page_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,17 @@ def day_of(time_ns: int) -> date:
     return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).date()
 
 
+def half_written(file: Path) -> Path:
+    """Return the name under which this process writes a file before it gets its own name."""
+    return file.with_name(f".{file.name}.{os.getpid()}")
+
+
+def remove_half_written(folder: Path) -> None:
+    """Remove the files below a folder that a killed process began to write."""
+    for file in folder.rglob(".*.parquet.*"):
+        file.unlink(missing_ok=True)
+
+
 def session_name(publisher: str, session_id: int) -> str:
     """Return the value of the partition column `session`: publisher, session id, and the port if it is known."""
     if (publisher, session_id) == NO_SESSION:
@@ -170,7 +181,7 @@ class Layout:
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """Hold the lock of the only writer. TablesError if another process has it."""
+        """Hold the lock of the only writer, and remove its unfinished files. TablesError if another process has it."""
         with naming_path(f"creating {self.state}"):
             self.state.mkdir(parents=True, exist_ok=True)
         with _locked(self.state / "owner", fcntl.LOCK_EX | fcntl.LOCK_NB) as is_locked:
@@ -179,6 +190,8 @@ class Layout:
                     f"another process writes the tables in {self.root}",
                     hint="one pipeline writes a folder at a time: wait for it, or name another folder",
                 )
+            if self._unfinished.exists():
+                remove_half_written(self.root)
             yield
 
     @contextmanager

@@ -7,7 +7,6 @@ and removed later. So a process killed at any time neither loses facts nor count
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -21,7 +20,7 @@ import pyarrow.parquet as pq
 from umstack.errors import naming_path
 from umstack.facts.facts import Facts
 from umstack.facts.packed import PACKED, packed, unpacked
-from umstack.pipeline.layout import BRONZE, FACTS, Layout, day_of
+from umstack.pipeline.layout import BRONZE, FACTS, Layout, day_of, half_written, remove_half_written
 from umstack.recorder.disk import sync_path
 
 PARTS_MAX = 16
@@ -31,7 +30,7 @@ _PART = re.compile(r"part-(\d{12})-(\d{12})\.parquet")
 
 def write_parquet(file: Path, table: pa.Table, *, durable: bool = False) -> None:
     """Write a file atomically. With `durable` it survives a crash of the machine once this returns."""
-    written = file.with_name(f".{file.name}.{os.getpid()}")
+    written = half_written(file)
     try:
         with naming_path(f"writing {file}"):
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -91,6 +90,7 @@ def facts_of_day(layout: Layout, session: str, day: date, *, compacts: bool) -> 
 
 def compact(folder: Path) -> int:
     """Replace the files of a folder by one; return how many there were."""
+    remove_half_written(folder)
     files, covered = _parts(folder)
     _remove(covered)
     if len(files) > 1:
