@@ -36,7 +36,7 @@ from umstack.cli.pipeline import command
 from umstack.facts.facts import facts_of
 from umstack.pipeline import parts, table_schema
 from umstack.pipeline.derive import derive_session
-from umstack.pipeline.layout import BRONZE, DAY_NS, FACTS, SILVER, TablesError, opened
+from umstack.pipeline.layout import BRONZE, DAY_NS, FACTS, SILVER, TablesError, opened, session_of
 from umstack.pipeline.maintenance import compact_all, derive_again
 from umstack.pipeline.read_back import read_tables
 from umstack.pipeline.table_schema import markdown, schemas
@@ -275,7 +275,7 @@ def test_rollups_add_up_to_the_silver_tables(tmp_path: Path, capture: str, wante
     assert rolled["lost"].to_list() == lost["lost"].to_list()
     assert gold("topic_days")["messages"].sum() == wanted["topics"]["messages"].sum()
     assert gold("session_days")["lost"].sum() == len(wanted["losses"])
-    derive_session(layout, SETTINGS, ("10.0.0.1", gold("session_days")["session_id"].min()))
+    assert derive_session(layout, SETTINGS, session_of(min(layout.sessions()))) == 1
     assert set(gold("findings")["severity"]) <= {"bad", "worth_a_look", "good", "note"}
     assert len(gold("findings")) > 3
 
