@@ -45,9 +45,11 @@ GENERATED_WARNINGS = (*WARNINGS, "-Wno-unused-parameter")
 LANGUAGE = ("-std=c11", "-D_GNU_SOURCE", "-pthread", "-fPIC", "-fvisibility=hidden", "-Iffi")
 # For C tests and fuzzers.
 CHECKED = ("-DUM_DEBUG=1", "-O1", "-g1", "-fno-omit-frame-pointer")
-# One module for every CPython from 3.11 on; calls through it are as fast as through one for a single version.
-LIMITED_API = ("-DPy_LIMITED_API=0x030b0000",)
-MODULE_SUFFIX = ".abi3.so"
+# One module for every CPython from 3.11 on; calls through it are as fast as through one for a single version. A
+# free-threaded CPython has no limited API that cffi can use: its module is for its version.
+IS_FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+LIMITED_API = () if IS_FREE_THREADED else ("-DPy_LIMITED_API=0x030b0000",)
+MODULE_SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX")) if IS_FREE_THREADED else ".abi3.so"
 PROGRESS_SECONDS = 5.0
 REPRODUCIBLE = (f"-ffile-prefix-map={ROOT}=.",)
 MACHINE_TO_BPF_ARCH = {
@@ -119,7 +121,7 @@ def toolchain() -> Toolchain:
     flags = (*flags, *shlex.split(os.environ.get("CFLAGS", "")))
     link = (*link, *shlex.split(os.environ.get("LDFLAGS", "")))
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout.splitlines()[:1]
-    identity = repr((compiler, version, flags, link, LIMITED_API))
+    identity = repr((compiler, version, flags, link, LIMITED_API, MODULE_SUFFIX))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
     return Toolchain(compiler, flags, link, f"{build}-{digest}")
 
@@ -297,10 +299,12 @@ def build_module(module: Module, tools: Toolchain, destination: Path) -> None:
     libraries = [f"-l{name}" for name in module.libraries]
     link([*tools.compiler, *REPRODUCIBLE, *tools.link_flags, *libraries], list(objects.values()), built)
     package, _, name = module.name.rpartition(".")
-    changed = publish(built, destination / package.replace(".", "/") / f"{name}{MODULE_SUFFIX}")
+    target = destination / package.replace(".", "/") / f"{name}{MODULE_SUFFIX}"
+    changed = publish(built, target)
     # Python would prefer a module that an earlier build made for a single version.
-    for superseded in (destination / package.replace(".", "/")).glob(f"{name}.cpython-*.so"):
-        superseded.unlink()
+    for superseded in target.parent.glob(f"{name}.cpython-*.so"):
+        if superseded != target:
+            superseded.unlink()
     outcome = "installed" if changed else "unchanged"
     say(f"{module.name}: {compiled} of {len(objects)} files compiled, {outcome}")
 

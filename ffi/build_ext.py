@@ -1,15 +1,27 @@
-"""The setuptools command of `pip install .`: runs ffi/build.py and puts the results where pip expects them."""
+"""The setuptools commands of `pip install .`: ffi/build.py builds, and the wheel is tagged for what was built."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 SOURCE_PATTERNS = ("ffi/**/*.py", "ffi/**/*.[ch]", "bpf/*.[ch]")
+
+
+class BdistWheel(bdist_wheel):
+    """Tag the wheel for every CPython from 3.11 on, or for one free-threaded version (ffi/build.py)."""
+
+    def initialize_options(self) -> None:
+        """Choose the limited API where the interpreter has it."""
+        super().initialize_options()
+        if not sysconfig.get_config_var("Py_GIL_DISABLED"):
+            self.py_limited_api = "cp311"
 
 
 class BuildExt(build_ext):
@@ -30,8 +42,8 @@ class BuildExt(build_ext):
     def get_outputs(self) -> list[str]:
         """Return the files that were built; modules and objects without their tools are not among them."""
         patterns = (
-            "umstack/_*.abi3.so",
-            "umstack_xdp/_*.abi3.so",
+            "umstack/_*.so",
+            "umstack_xdp/_*.so",
             "umstack/*.pyi",
             "umstack_xdp/*.pyi",
             "umstack_xdp/objects/*.bpf.o",

@@ -78,8 +78,9 @@ class Reader(AsyncClosing):
         self._name = name
         self._on_message = on_message
         self._rows = ffi.new("um_rows *")
-        # A read takes this and puts it back; a concurrent read finds None and is refused.
-        self._reading: Any = self._rows if on_message is None else None
+        # A read takes the only element and puts it back; a concurrent read finds none and is refused. To pop is one
+        # step, also without a global interpreter lock.
+        self._reading: list[Any] = [self._rows] if on_message is None else []
         self._callback: Callback | None = None
         self._awaited = False
         self._empty = Batch(memory, ffi.NULL, 0, 0)
@@ -115,9 +116,10 @@ class Reader(AsyncClosing):
         """
         if self.closed:
             raise self._engine.core.closed_error(self._name)
-        rows, self._reading = self._reading, None
-        if rows is None:
-            raise self._refusal()
+        try:
+            rows = self._reading.pop()
+        except IndexError:
+            raise self._refusal() from None
         try:
             if self._engine.is_sequential:
                 self._engine.count_poll()
@@ -130,7 +132,7 @@ class Reader(AsyncClosing):
             )
             return Batch(self._memory, rows.block, rows.first, count) if count else self._empty
         finally:
-            self._reading = rows
+            self._reading.append(rows)
 
     def _take_unread(self, max_rows: int) -> Batch:
         """Take rows that an iterator left, at most `max_rows`."""
@@ -188,9 +190,10 @@ class Reader(AsyncClosing):
         """
         if self.closed:
             raise self._engine.core.closed_error(self._name)
-        rows, self._reading = self._reading, None
-        if rows is None:
-            raise self._refusal()
+        try:
+            rows = self._reading.pop()
+        except IndexError:
+            raise self._refusal() from None
         try:
             if self._engine.is_sequential:
                 self._engine.count_poll()
@@ -207,7 +210,7 @@ class Reader(AsyncClosing):
                 length = self._receive_with_timeout(length, timeout, unblock_count)
             return _buffer(self._scratch, length)[:] if length >= 0 else None
         finally:
-            self._reading = rows
+            self._reading.append(rows)
 
     def _make_scratch(self) -> None:
         """Memory for receive(), which takes one message out of the queue at a time."""
@@ -279,9 +282,10 @@ class Reader(AsyncClosing):
         """Return the rows that an iterator left, or else those that `fetch` takes; the reader keeps them."""
         if self.closed:
             raise self._engine.core.closed_error(self._name)
-        rows, self._reading = self._reading, None
-        if rows is None:
-            raise self._refusal()
+        try:
+            rows = self._reading.pop()
+        except IndexError:
+            raise self._refusal() from None
         try:
             if self._unread is not None and self._unread.has_rows():
                 return self._unread
@@ -290,7 +294,7 @@ class Reader(AsyncClosing):
                 self._unread = UnreadRows(Batch(self._memory, rows.block, rows.first, count))
             return self._unread
         finally:
-            self._reading = rows
+            self._reading.append(rows)
 
     def _wait_for_rows(self, rows: Any) -> int:
         if self._engine.is_sequential:
@@ -381,16 +385,17 @@ class Reader(AsyncClosing):
         """Take the rows that wait, as poll() does, or that arrive within the adaptive spin: a wake-up takes longer."""
         if self.closed:
             raise self._engine.core.closed_error(self._name)
-        rows, self._reading = self._reading, None
-        if rows is None:
-            raise self._refusal()
+        try:
+            rows = self._reading.pop()
+        except IndexError:
+            raise self._refusal() from None
         try:
             if self._unread is not None and (batch := self._take_unread(max_rows)):
                 return batch
             count = lib.um_event_queue_look(self._memory.handle, max_rows, rows)
             return Batch(self._memory, rows.block, rows.first, count) if count else self._empty
         finally:
-            self._reading = rows
+            self._reading.append(rows)
 
     def _look_unread(self, max_rows: int) -> UnreadRows | None:
         """Look as _look() does; the reader keeps the rows."""

@@ -59,7 +59,7 @@ class Receiver(Reader):
         memory = _memory_of(engine, queue, options, name)
         super().__init__(engine, memory, name, on_message)
         if queue is not None:
-            self._reading = None
+            self._reading.clear()
         try:
             self._subscription = Subscription(engine.core, memory, topic, options, takes_group)
         except BaseException:
