@@ -5,20 +5,27 @@ The messages pass through shared logs. The driver sends and receives them on the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from umstack._core import lib
-from umstack._engine.conditions import wait, wait_async
+from umstack._engine.conditions import wait
 from umstack._engine.engine import Engine
+from umstack._engine.host_identity import host_id
+from umstack._engine.publication import Publication
+from umstack._engine.registry import Registry
 from umstack._engine.source_events import Drained
 from umstack._engine.transport_address import LbtipcAddress
-from umstack.config import ReceiverOptions, SourceOptions
+from umstack.config import ContextOptions, ReceiverOptions, SourceOptions
 from umstack.driver import DriverClient, SharedLog
-from umstack.errors import DriverError, OptionError, UmError
+from umstack.driver.client import SourceState, published_of
+from umstack.driver.protocol import log_of, text_of
+from umstack.errors import DriverError, NotConnected, OptionError, UmError
 from umstack.event_queue import EventQueue
 from umstack.events import Event
+from umstack.foreign_text import displayed
 from umstack.receiver import Receiver
 from umstack.requests import RequestService
 from umstack.resolution import Resolver
@@ -26,6 +33,7 @@ from umstack.source import Source
 from umstack.telemetry.reading import publication_counters
 
 _ATTACHED_SECONDS = 2.0
+_log = logging.getLogger("umstack.driver")
 
 
 def unsupported(what: str, why: str) -> OptionError:
@@ -36,10 +44,38 @@ def unsupported(what: str, why: str) -> OptionError:
     )
 
 
+def options_of_attached(options: ContextOptions) -> ContextOptions:
+    """Return the options of a context with a driver, which has the link. Raises OptionError."""
+    if options.operational_mode == "sequential":
+        raise OptionError(
+            "a context with a driver runs the protocol on its own thread",
+            hint="leave mode at embedded, or open it with driver='none'",
+        )
+    if options.authentication_scope != "none":
+        raise OptionError(
+            "keys belong to the driver, which is the one that sends and receives datagrams",
+            hint="give the key file to `umstack driver`, or open the context with driver='none'",
+        )
+    return replace(options, link="socket")
+
+
+def leave_driver(registry: Registry, resolver: Resolver) -> None:
+    """Continue without a driver with every source and receiver of a context, whose lifecycle lock the caller holds."""
+    for source in registry.of(AttachedSource):
+        try:
+            source.leave_driver()
+        except UmError as error:
+            _log.error("%r is not published any more: %s", source.topic, displayed(str(error)))
+    resolver.forget_sessions(None)
+    for receiver in registry.of(AttachedReceiver):
+        receiver.leave_driver()
+    resolver.request_resolution()
+
+
 class AttachedSource(Source):
     """A source whose messages a driver publishes. Made by Context.source()."""
 
-    __slots__ = ("_driver", "_number", "_published")
+    __slots__ = ("_driver", "_former", "_number", "_published", "_refusal", "_sent_before")
 
     def __init__(
         self,
@@ -57,6 +93,9 @@ class AttachedSource(Source):
         if options.late_join:
             raise unsupported("late_join", "because the receivers of this host could not request messages")
         self._driver = driver
+        self._refusal: UmError | None = None
+        self._former: Publication | None = None
+        self._sent_before = 0
         session = engine.sessions.open_own(_log_options(options))
         self._number = 0
         try:
@@ -67,7 +106,8 @@ class AttachedSource(Source):
         try:
             address = cast("LbtipcAddress", session.address)
             log = SharedLog(address.session_id, address.transport_id, topic_index, session.log_key)
-            self._number, self._published = driver.publish(topic, log, options, self._on_driver_lost)
+            self._number, self._published = driver.publish(topic, log, options, self)
+            lib.um_publication_hold(self._handle, False)  # an earlier driver may have ended meanwhile
             self.topic_index = self._published.topic_index
             if self._published.message_max_bytes < super().message_maximum_bytes:
                 raise unsupported(
@@ -87,20 +127,78 @@ class AttachedSource(Source):
     def _is_attached(self) -> bool:
         return self._log_readers() >= self._published.readers
 
-    def _on_driver_lost(self) -> None:
-        """Refuse every later send. On the thread that reads the driver's messages."""
+    # ---- the end of the driver; on the client's thread ----
+
+    def on_driver_lost(self) -> None:
+        """Refuse new messages: no driver would publish them."""
+        lib.um_publication_hold(self._handle, True)
+
+    def on_driver_back(self, answer: Mapping[str, Any]) -> None:
+        """Send again. The log, and its readers of this host, are the same; the session on the network is new."""
+        self._published = published_of(answer)
+        self.topic_index = self._published.topic_index
+        self._sent_before = self._sent()
+        lib.um_publication_hold(self._handle, False)
+
+    def on_driver_gone(self, error: UmError) -> None:
+        """Refuse every later send with this error."""
+        self._refusal = error
         lib.um_publication_disown(self._handle)
 
+    def on_announced(self, fields: Mapping[str, Any]) -> bool:
+        """Sources are announced to receivers only."""
+        return True
+
+    def leave_driver(self) -> None:
+        """Publish in this process from now on, in a new session. The caller holds the lifecycle lock.
+
+        Raises:
+            UmError: As Context.source(); the source is as after on_driver_gone().
+        """
+        engine, former = self._engine, self._publication
+        try:
+            session = engine.sessions.acquire(self.options)
+            try:
+                publication = Publication(engine.core, session, self.topic, former.topic_index, self.options)
+            except BaseException:
+                engine.sessions.release(session)
+                raise
+        except UmError as error:
+            self.on_driver_gone(error)
+            raise
+        self._number = 0
+        self._former = former  # a thread may still be about to call its handle
+        self.topic_index = former.topic_index
+        self._publication, self._handle = publication, publication.handle
+        engine.registry.add(self, publication)
+        former.close()
+        engine.sessions.release(former.session)
+        self._resolver.advertise(self.topic, self.topic_index, session.address, self.options, ())
+
     def _error(self, result: int, doing: str) -> UmError:
-        if result == lib.UM_CLOSED and self._driver.lost and not self.closed:
-            return self._driver.lost_error()
+        if result == lib.UM_CLOSED and self._refusal is not None and not self.closed:
+            return self._refusal
+        if result == lib.UM_NOT_CONNECTED and self._number and self._driver.lost:
+            return NotConnected(
+                f"{doing} on {self.topic!r}: {self._driver.lost}", hint="start the driver again"
+            )
         return super()._error(result, doing)
+
+    def _sent(self) -> int:
+        return int(publication_counters(self._publication)["fragments_sent"] or 0) % 2**32
+
+    def _state(self) -> SourceState:
+        if self._refusal is not None:
+            raise self._refusal
+        return self._driver.state(self._number)
 
     @property
     def is_connected(self) -> bool:
         """True if the driver's sends need not wait for a receiver. Raises Closed, DriverError."""
+        if not self._number:
+            return super().is_connected
         self._check_open()
-        return self._driver.state(self._number).is_connected
+        return self._state().is_connected
 
     @property
     def known_receivers(self) -> int:
@@ -110,8 +208,10 @@ class AttachedSource(Source):
             DriverError: The driver has ended.
             Closed: The source is closed.
         """
+        if not self._number:
+            return super().known_receivers
         self._check_open()
-        return self._driver.state(self._number).receivers
+        return self._state().receivers
 
     def wait_drained(self, timeout: float | None = None) -> Drained:
         """Wait as Source.wait_drained() does: for the driver, and for every receiver known to it.
@@ -131,9 +231,8 @@ class AttachedSource(Source):
             ctx.source("orders").wait_drained(timeout=1)
             ```
         """
-        self.flush()
-        is_complete = wait(self._engine, self._is_drained, timeout)
-        return Drained(is_complete, self._driver.state(self._number).given_up)
+        drained = super().wait_drained(timeout)
+        return Drained(drained.is_complete, self._state().given_up) if self._number else drained
 
     async def wait_drained_async(self, timeout: float | None = None) -> Drained:
         """Wait as wait_drained() does, in the running event loop.
@@ -153,20 +252,21 @@ class AttachedSource(Source):
             await ctx.source("orders").wait_drained_async(timeout=1)
             ```
         """
-        await wait_async(self._engine, self._flushes, None)
-        is_complete = await wait_async(self._engine, self._is_drained, timeout)
-        return Drained(is_complete, self._driver.state(self._number).given_up)
+        drained = await super().wait_drained_async(timeout)
+        return Drained(drained.is_complete, self._state().given_up) if self._number else drained
 
     def _is_drained(self) -> bool:
-        if not super()._is_drained():
-            return False
-        state = self._driver.state(self._number)
-        return state.is_drained and state.reached == int(self.stats()["fragments_sent"] or 0) % 2**32
+        if not super()._is_drained() or not self._number:
+            return super()._is_drained()
+        state, sent = self._state(), self._sent()
+        return state.is_drained and (
+            state.reached == sent or (state.reached == 0 and sent == self._sent_before)
+        )
 
     @property
     def transport(self) -> str:
         """The driver's session on the network, as Source.transport names it."""
-        return self._published.name
+        return self._published.name if self._number else super().transport
 
     def close(self) -> None:
         """Flush and end the source; the driver publishes what it has not published yet.
@@ -218,10 +318,40 @@ class AttachedReceiver(Receiver):
         self._number = 0
         super().__init__(engine, resolver, topic, options, on_message, queue)
         try:
-            self._number = driver.receive(self._subscription, options)
+            self._number = driver.receive(topic, options, self)
         except BaseException:
             self.close()
             raise
+
+    # ---- what the driver sends, and its end; on the client's thread ----
+
+    def on_announced(self, fields: Mapping[str, Any]) -> bool:
+        """Attach to the log of a source, once an earlier driver's log of it has been read to its end."""
+        name = text_of(fields, "name")
+        if self._subscription.awaits_end(name):
+            return False
+        log = log_of(fields)
+        address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
+        try:
+            self._engine.map_shared_log(self._subscription, address, log.topic_index, log.key, name)
+        except UmError as error:
+            _log.warning("%s is not received: %s", displayed(name), displayed(str(error)))
+        return True
+
+    def on_driver_lost(self) -> None:
+        """Report it, and keep the positions of the sources."""
+        self._subscription.report_driver_lost()
+
+    def on_driver_back(self, answer: Mapping[str, Any]) -> None:
+        """Continue: the driver announces the sources."""
+
+    def on_driver_gone(self, error: UmError) -> None:
+        """Nothing comes any more, as has been reported."""
+
+    def leave_driver(self) -> None:
+        """Receive in this process from now on."""
+        self._number = 0
+        self._resolver.query(self.topic, self.options)
 
     @property
     def sources(self) -> list[str]:

@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Unpack
@@ -136,7 +135,8 @@ class Context(AsyncClosing):
             tap: pcapng file for the datagrams sent and received, as with tap().
             metrics: Address such as ":9464" where Prometheus scrapes the counters. Contexts of a process may share one.
             driver: `none`: the context has its own link. A path: attach to the driver that listens there. `auto`:
-                attach to the driver of the interface if one is running, else `none` (docs/driver.md).
+                attach to the driver of the interface if one is running, else `none`; if the driver ends and does not
+                come back within driver_search_timeout, continue as with `none` (docs/driver.md).
             **options: Context options by name; they override `config`.
 
         Raises:
@@ -163,8 +163,10 @@ class Context(AsyncClosing):
         self._driver: DriverClient | None = None
         with ExitStack() as undo:
             if (path := listening_path(driver, found.name)) is not None:
-                chosen = _of_attached(chosen)
-                self._driver = attach(path, found.name)
+                from umstack.attached import options_of_attached
+
+                chosen = options_of_attached(chosen)
+                self._driver = attach(path, found.name, chosen.driver_search_timeout_ns / 1e9)
                 undo.callback(self._driver.close)
             self._engine = Engine(chosen, found, self._duty_work)
             self._core = self._engine.core
@@ -209,7 +211,7 @@ class Context(AsyncClosing):
                 self._follower.start()
             self._engine.start()
             if self._driver is not None:
-                self._driver.start(self._engine)
+                self._driver.start(self._leave_driver if driver == "auto" else None)
             self._serving = undo.enter_context(ExitStack())
             if statistics or (statistics is None and not self.is_sequential):
                 self._serve_statistics(is_required=statistics is True)
@@ -450,6 +452,16 @@ class Context(AsyncClosing):
         receiver = Receiver(self._engine, self._resolver, topic, chosen, on_message, queue, takes_group)
         self._resolver.query(topic, chosen)
         return receiver
+
+    def _leave_driver(self) -> None:
+        """Continue with sockets of this process, after no driver came back. On the thread that looked for one."""
+        with self._unless_closing() as is_open:
+            if is_open:
+                from umstack.attached import leave_driver
+
+                self._driver = None
+                self._warn_occupied(self.interface)
+                leave_driver(self._engine.registry, self._resolver)
 
     def _refuse_with_driver(self, what: str, why: str) -> None:
         if self._driver is not None:
@@ -1085,21 +1097,6 @@ class Context(AsyncClosing):
 
     def __repr__(self) -> str:
         return f"<Context {self.interface.name} {self.options.operational_mode} {self.link}>"
-
-
-def _of_attached(options: ContextOptions) -> ContextOptions:
-    """Return the options of a context with a driver, which has the link. Raises OptionError."""
-    if options.operational_mode == "sequential":
-        raise OptionError(
-            "a context with a driver runs the protocol on its own thread",
-            hint="leave mode at embedded, or open it with driver='none'",
-        )
-    if options.authentication_scope != "none":
-        raise OptionError(
-            "keys belong to the driver, which is the one that sends and receives datagrams",
-            hint="give the key file to `umstack driver`, or open the context with driver='none'",
-        )
-    return replace(options, link="socket")
 
 
 def _find_interface(wanted: str | None) -> xdp.Interface:

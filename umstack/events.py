@@ -376,7 +376,8 @@ class InterfaceChanged(NamedTuple):
 class DriverLost(NamedTuple):
     """The driver that the context is attached to has ended, or has cut this process off.
 
-    The receiver gets no more messages through it, except those that are in its logs already. Open a new context.
+    The receiver gets no more messages through it, except those that are in its logs already. The context looks for the
+    driver for driver_search_timeout; sources begin again with BeginningOfSession.
 
     Example:
         ```python

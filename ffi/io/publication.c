@@ -10,6 +10,7 @@ enum {
      * system call, or a few datagrams remain. */
     BATCH_BYTES = 62 * 1024,
     BACK_PRESSURE_WAIT_NS = 50000, /* between attempts under back-pressure */
+    HELD_WAIT_NS = 1000000,        /* how long a held publication lets a call wait */
 };
 
 /* ---- opening and closing ---- */
@@ -52,6 +53,13 @@ void um_publication_disown(um_publication *publication)
     um_gate_shut(&publication->gate);
 }
 
+void um_publication_hold(um_publication *publication, bool is_held)
+{
+    atomic_store_explicit(&publication->is_held, is_held, memory_order_release);
+    if (!is_held)
+        um_sender_wake_publishers(&publication->session->sender); /* threads that wait for the descriptor try again */
+}
+
 void um_publication_close(um_publication *publication)
 {
     um_publication_session *session = publication->session;
@@ -91,6 +99,26 @@ static void wait_between_attempts(um_reactor *reactor)
     }
     struct timespec wait = {0, BACK_PRESSURE_WAIT_NS};
     nanosleep(&wait, NULL);
+}
+
+static bool is_refusing(const um_publication *publication)
+{
+    return UM_UNLIKELY(atomic_load_explicit(&publication->is_held, memory_order_relaxed));
+}
+
+/* Enters the gate for a new message. Returns 0, or why there can be none now: after a moment, if the caller may wait.
+ */
+static int begin_message(um_publication *publication, int64_t timeout_ns)
+{
+    if (!um_gate_enter(&publication->gate))
+        return UM_CLOSED;
+    if (!is_refusing(publication))
+        return 0;
+    um_gate_leave(&publication->gate);
+    struct timespec wait = {0, HELD_WAIT_NS};
+    if (timeout_ns != 0)
+        nanosleep(&wait, NULL);
+    return UM_NOT_CONNECTED;
 }
 
 /* The wait of one call. */
@@ -137,7 +165,7 @@ static bool wait_held_back(um_publication *publication, wait_state *wait, int64_
     if (wait->deadline_ns == 0)
         wait->deadline_ns = wait->timeout_ns < 0 ? UM_NEVER_NS : now_ns + wait->timeout_ns;
     count_once(wait, &counters->send_blocked);
-    if (now_ns >= wait->deadline_ns || um_gate_is_shut(&publication->gate))
+    if (now_ns >= wait->deadline_ns || um_gate_is_shut(&publication->gate) || is_refusing(publication))
         return false;
     um_sender_run(&session->sender, now_ns);
     if (!um_sender_is_sendable(&session->sender))
@@ -195,8 +223,9 @@ static int64_t send_one(um_publication *publication, const char *data, uint32_t 
 int64_t um_publication_send(um_publication *publication, const char *data, uint32_t length, uint32_t flags,
                             int64_t timeout_ns)
 {
-    if (!um_gate_enter(&publication->gate))
-        return UM_CLOSED;
+    int refusal = begin_message(publication, timeout_ns);
+    if (UM_UNLIKELY(refusal != 0))
+        return refusal;
     int64_t result = send_one(publication, data, length, flags, timeout_ns);
     if (result >= 0)
         note_length(publication, length);
@@ -210,8 +239,9 @@ static int64_t send_with(um_publication *publication, const char *data, uint32_t
 {
     if (extras->properties_bytes > length)
         return -EINVAL;
-    if (!um_gate_enter(&publication->gate))
-        return UM_CLOSED;
+    int refusal = begin_message(publication, timeout_ns);
+    if (UM_UNLIKELY(refusal != 0))
+        return refusal;
     wait_state wait = wait_of(timeout_ns, flags);
     um_source *core = &publication->core;
     const uint8_t *bytes = (const uint8_t *)data;
@@ -341,8 +371,9 @@ int64_t um_publication_send_many(um_publication *publication, const char *data, 
 {
     if (!(lengths ? lengths_fit(lengths, count, data_bytes) : offsets_fit(offsets, count, data_bytes)))
         return -EINVAL;
-    if (!um_gate_enter(&publication->gate))
-        return UM_CLOSED;
+    int refusal = begin_message(publication, timeout_ns);
+    if (UM_UNLIKELY(refusal != 0))
+        return refusal;
     int64_t result = send_many(publication, data, lengths, offsets, count, flags, timeout_ns);
     if (result > 0 && um_source_session_may_be_too_long(&publication->session->core, UINT32_MAX))
         note_length(publication, longest_of(lengths, offsets, (uint32_t)result));
@@ -367,8 +398,9 @@ static int claim(um_publication *publication, uint32_t length, um_source_claim *
 int um_publication_claim(um_publication *publication, uint32_t length, um_source_claim *claimed, uint32_t flags,
                          int64_t timeout_ns)
 {
-    if (!um_gate_enter(&publication->gate))
-        return UM_CLOSED;
+    int refusal = begin_message(publication, timeout_ns);
+    if (UM_UNLIKELY(refusal != 0))
+        return refusal;
     int result = claim(publication, length, claimed, flags, timeout_ns);
     um_gate_leave(&publication->gate);
     return result;

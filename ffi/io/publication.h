@@ -19,6 +19,9 @@ void um_publication_close(um_publication *publication);
 /* For the child of a fork(), which has none of the context's threads: refuses every later call (UM_CLOSED), without a
  * lock. The publication is then neither closed nor freed. */
 void um_publication_disown(um_publication *publication);
+/* Refuses new messages (UM_NOT_CONNECTED) until it is called with false. A call that waits returns; claims and batches
+ * that were begun can be ended. */
+void um_publication_hold(um_publication *publication, bool is_held);
 void um_publication_free(um_publication *publication);
 
 /* A send flag: this call continues the wait of the previous one, and is not counted again. */

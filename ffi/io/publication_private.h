@@ -12,6 +12,7 @@ struct um_publication {
     um_publication_session *session;
     size_t memory_bytes; /* of this object and its explicit batch */
     um_gate gate;
+    atomic_bool is_held;     /* refuses new messages for now */
     um_retention *retention; /* NULL: no late join is offered */
     size_t retention_bytes;
 };

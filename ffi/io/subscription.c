@@ -21,7 +21,8 @@ static void note_ended_source(const um_delivery *delivery)
     }
     bool has_rows = delivery->has_rows || delivery->is_begun;
     uint64_t rows = um_event_queue_appended_rows(subscription->queue);
-    subscription->ended[subscription->ended_count++] = (um_ended_source){delivery->source, has_rows ? rows : 0};
+    subscription->ended[subscription->ended_count++] =
+        (um_ended_source){delivery->source, has_rows ? rows : 0, delivery->has_resume, delivery->resume_sqn};
 }
 
 int um_subscription_open(um_event_queue *queue, const um_receiver_config *config, um_subscription **opened)
@@ -58,20 +59,38 @@ int um_subscription_open(um_event_queue *queue, const um_receiver_config *config
     return is_open ? 0 : UM_CLOSED;
 }
 
-int um_subscription_map(um_subscription *subscription, const um_receiver_session_config *session, uint32_t topic_index,
-                        uint32_t source)
+static int map(um_subscription *subscription, const um_receiver_session_config *session, uint32_t topic_index,
+               uint32_t source, const uint32_t *next_sqn)
 {
     um_receiving *receiving = subscription->receiving;
     if (!um_gate_enter(&subscription->gate))
         return UM_CLOSED;
     um_reactor_lock(receiving->reactor);
     int result = um_receiving_map(receiving, &subscription->core, session, topic_index, source);
+    if (result == 0 && next_sqn != NULL) {
+        um_receiver_session *mapped = um_node_find_session(&receiving->node, &session->id);
+        um_delivery *delivery = um_receiver_session_find(mapped, &subscription->core, topic_index);
+        delivery->has_resume = true;
+        delivery->resume_sqn = *next_sqn;
+    }
     if (result == 0)
         um_node_wake(&receiving->node, um_clock_ns());
     um_reactor_unlock(receiving->reactor);
     um_reactor_wake_by(receiving->reactor, 0);
     um_gate_leave(&subscription->gate);
     return result;
+}
+
+int um_subscription_map(um_subscription *subscription, const um_receiver_session_config *session, uint32_t topic_index,
+                        uint32_t source)
+{
+    return map(subscription, session, topic_index, source, NULL);
+}
+
+int um_subscription_map_resumed(um_subscription *subscription, const um_receiver_session_config *session,
+                                uint32_t topic_index, uint32_t source, uint32_t next_sqn)
+{
+    return map(subscription, session, topic_index, source, &next_sqn);
 }
 
 uint32_t um_subscription_take_ended(um_subscription *subscription, um_ended_source *out, uint32_t max)

@@ -22,11 +22,17 @@ void um_subscription_free(um_subscription *subscription);
  * -EEXIST if it is mapped already, -EAGAIN while that session ends. */
 int um_subscription_map(um_subscription *subscription, const um_receiver_session_config *session, uint32_t topic_index,
                         uint32_t source);
+/* The same for a source whose messages before next_sqn the subscription has had by another session: delivery continues
+ * there, so that a gap is reported. */
+int um_subscription_map_resumed(um_subscription *subscription, const um_receiver_session_config *session,
+                                uint32_t topic_index, uint32_t source, uint32_t next_sqn);
 
 /* The number of a source whose controller has ended. */
 typedef struct um_ended_source {
     uint32_t source;
     uint64_t rows; /* rows of the queue up to its last one; 0: it has none */
+    bool has_position;
+    uint32_t next_sqn; /* with has_position: everything before it was delivered or reported lost */
 } um_ended_source;
 
 /* Takes up to `max` numbers of sources that have ended, those of a closed subscription included. Returns how many. */

@@ -3,6 +3,7 @@ reported exactly."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -77,3 +78,39 @@ def test_losses_on_the_network_are_reported_exactly(make_lab: MakeLab, link: str
             assert received + lost == COUNT + 1, report
             assert lost > 0
             assert report["in_order"]
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_a_killed_driver_is_replaced_without_unreported_losses(shared_lab: Lab, link: str) -> None:
+    """kill -9 and a restart between two applications and a remote source: what was missed in between is reported, and
+    the messages between the applications are complete."""
+    here, there, _ = shared_lab.hosts
+    topic = f"replaced/{link}"
+    with (
+        driver(*ALLOWED, interface=here.interface, run=here.run, link=link) as one,
+        applications(one.path, interface=here.interface, run=here.run) as begin,
+        members(there, **OWN_ADDRESSES) as (far,),
+        far.source(topic) as source,
+    ):
+        subscriber, publisher = begin("subscribe", topic), begin("publish", topic)
+        source.wait_connected(timeout=SECONDS)
+        source.send_many([payload(i) for i in range(COUNT)], flush=True)
+        near = publisher.ask(str(COUNT))["transport"]
+        assert sum(subscriber.ask(str(2 * COUNT))["counts"].values()) == 2 * COUNT
+        one.kill()
+        source.send_many([payload(i) for i in range(COUNT, COUNT + 10)], flush=True)
+        one.restart()
+        publisher.ask(str(COUNT))
+        sent, received, lost = COUNT + 10, 0, 0
+        deadline = time.monotonic() + SECONDS
+        while received + lost < 2 * COUNT + sent or received == 3 * COUNT:
+            source.send(payload(sent), flush=True)
+            sent += 1
+            report = subscriber.ask(str(2 * COUNT + sent))
+            received, lost = sum(report["counts"].values()), sum(report["lost"].values())
+            assert time.monotonic() < deadline, report
+        assert received + lost == 2 * COUNT + sent
+        assert lost >= 10
+        assert report["in_order"]
+        assert sum(n for name, n in report["counts"].items() if name.startswith(near)) == 2 * COUNT
+        assert (report["events"]["DriverLost"], report["events"]["EndOfSession"]) == (1, 1)

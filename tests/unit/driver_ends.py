@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -28,13 +28,19 @@ UNPRIVILEGED = [*AS_NOBODY, "--inh-caps=-all", "--no-new-privs"]
 class RunningDriver:
     """A driver process and the path of its socket."""
 
-    def __init__(self, process: subprocess.Popen[str], path: Path) -> None:
-        self.process, self.path = process, path
+    def __init__(self, begin: Callable[[], subprocess.Popen[str]], path: Path) -> None:
+        self._begin, self.path = begin, path
+        self.process = begin()
 
     def kill(self) -> None:
         """Kill it at once."""
         self.process.kill()
-        self.process.wait(SECONDS)
+        self.process.communicate(timeout=SECONDS)
+
+    def restart(self) -> None:
+        """Kill it, and start another at the same path."""
+        self.kill()
+        self.process = self._begin()
 
 
 def driver_command(path: Path, interface: str, *arguments: str, **options: object) -> list[str]:
@@ -53,20 +59,28 @@ def driver(
         Path(folder).chmod(0o755)  # other users connect
         path = Path(folder) / "driver.sock"
         chosen = {**OWN_ADDRESSES, **options}
-        process = run(
-            driver_command(path, interface, *arguments, **chosen), cwd=ROOT, stderr=subprocess.PIPE, text=True
-        )
-        try:
-            line = process.stderr.readline()
+        command = driver_command(path, interface, *arguments, **chosen)
+
+        def begin() -> subprocess.Popen[str]:
+            process: subprocess.Popen[str] = run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+            complaints = cast("TextIO", process.stderr)
+            line = complaints.readline()
             while line.startswith("umstack: "):  # a warning of the link
-                line = process.stderr.readline()
-            assert line.startswith(f"serving {interface}"), line
-            yield RunningDriver(process, path)
+                line = complaints.readline()
+            if not line.startswith(f"serving {interface}"):
+                process.kill()
+                raise AssertionError(line + process.communicate(timeout=SECONDS)[1])
+            return process
+
+        running = RunningDriver(begin, path)
+        try:
+            yield running
         finally:
-            process.terminate()
-            complaint = process.communicate(timeout=SECONDS)[1]
-            print(complaint)
-            assert "Traceback" not in complaint
+            if running.process.poll() is None:
+                running.process.terminate()
+                complaint = running.process.communicate(timeout=SECONDS)[1]
+                print(complaint)
+                assert "Traceback" not in complaint
 
 
 def attached(path: Path, **options: Any) -> Context:

@@ -28,7 +28,17 @@ class LateMapping(NamedTuple):
 class Subscription:
     """The memory of a receiver in the core, which writes into its queue. It is freed when nothing refers to it."""
 
-    __slots__ = ("_mapped", "_takes_group", "closed", "handle", "options", "queue", "topic")
+    __slots__ = (
+        "_mapped",
+        "_positions",
+        "_resumable",
+        "_takes_group",
+        "closed",
+        "handle",
+        "options",
+        "queue",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -44,6 +54,8 @@ class Subscription:
         self.options = options
         self._takes_group = takes_group
         self._mapped: set[str] = set()
+        self._resumable: set[str] = set()
+        self._positions: dict[str, int] = {}
         self.queue = queue
         """The queue of the receiver, or the event queue that it delivers into."""
         self.handle: Any = None
@@ -74,17 +86,35 @@ class Subscription:
             self.queue.report_no_source(self.topic, queries)
 
     def report_driver_lost(self) -> None:
-        """Report that the driver through which the topic was received has ended."""
+        """Report that the driver through which the topic was received has ended.
+
+        The positions at which its sources end, or have just ended, are kept from now on: each is resumed there when it
+        is mapped again.
+        """
+        if self.closed:
+            return
+        self._positions.clear()
+        self._resumable = self._mapped.copy()
+        self.queue.report_driver_lost(self.topic)
+
+    def awaits_end(self, source: str) -> bool:
+        """Return true if the source, mapped before its driver was lost, has rows to come from that driver."""
         if not self.closed:
-            self.queue.report_driver_lost(self.topic)
+            self.retire_ended()
+        return source in self._resumable
 
     def map(self, session: Any, topic_index: int, source: str) -> int:
         """Map a source, given as the topic index of a session and the source's name. Returns the core's result."""
         if self.closed:
             return 0
+        was_mapped = source in self._mapped
         number = self._number(source)
-        result = int(lib.um_subscription_map(self.handle, session, topic_index, number))
-        self._note_mapped(source, number, result)
+        position = self._positions.pop(source, None)
+        if position is None:
+            result = int(lib.um_subscription_map(self.handle, session, topic_index, number))
+        else:
+            result = int(lib.um_subscription_map_resumed(self.handle, session, topic_index, number, position))
+        self._note_mapped(source, number, result, was_mapped)
         return result
 
     def map_late(
@@ -93,13 +123,16 @@ class Subscription:
         """Map a source that retains messages. Returns the core's result, and the messages to fetch first, if any."""
         if self.closed:
             return 0, None
+        if source in self._positions:  # messages that were missed meanwhile are reported lost, not fetched
+            return self.map(session, topic_index, source), None
+        was_mapped = source in self._mapped
         mapping = ffi.new("um_late_mapping *")
         mapping.request_port = core_address(request_port)
         mapping.joins_late = self.options.use_late_join
         mapping.caching_proximity = self.options.retransmit_message_caching_proximity
         number = self._number(source)
         result = int(lib.um_subscription_map_late(self.handle, session, topic_index, number, mapping))
-        self._note_mapped(source, number, result)
+        self._note_mapped(source, number, result, was_mapped)
         if result != 0 or not mapping.is_fetched:
             return result, None
         resume_sqn = mapping.resume_sqn if mapping.is_resumed else None
@@ -111,11 +144,11 @@ class Subscription:
         self._mapped.add(source)
         return self.queue.sources.number(self.topic, source, self)
 
-    def _note_mapped(self, source: str, number: int, result: int) -> None:
+    def _note_mapped(self, source: str, number: int, result: int, was_mapped: bool) -> None:
         """Undo _number() for a source that the core did not accept. One that was mapped before keeps its number."""
         if result != 0:
             self.queue.sources.retire(number)
-        if result not in (0, -errno.EEXIST):
+        if result != 0 and not (result == -errno.EEXIST and was_mapped):
             self._mapped.discard(source)
 
     def retire_ended(self) -> None:
@@ -123,7 +156,11 @@ class Subscription:
         ended = ffi.new("um_ended_source[]", _ENDED_TOGETHER)
         while count := lib.um_subscription_take_ended(self.handle, ended, _ENDED_TOGETHER):
             for one in ended[0:count]:
-                self._mapped.discard(self.queue.sources.retire(one.source, one.rows))
+                name = self.queue.sources.retire(one.source, one.rows)
+                self._mapped.discard(name)
+                if name in self._resumable and one.has_position:
+                    self._positions[name] = one.next_sqn
+                self._resumable.discard(name)
 
     def is_mapped(self, source: str) -> bool:
         """Return true if the source is mapped, or ended since the last was mapped. Any thread."""

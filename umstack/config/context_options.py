@@ -291,6 +291,16 @@ class ContextOptions(StreamContextOptions):
         "broker`, docs/privileges.md). A process with the capabilities does not need it.",
     )
 
+    driver_search_timeout_ns: int = option(
+        Kind.MILLISECONDS,
+        ours=10_000,
+        maximum=3_600_000,
+        zero="do not look for it",
+        doc="How long a context whose driver has ended looks for a driver at the same path, while its sends wait. "
+        "After that a context with driver='auto' continues on sockets of its own, and sends of others raise "
+        "DriverError (docs/driver.md).",
+    )
+
     # Interface
 
     default_interface: str = option(

@@ -59,6 +59,7 @@ class ContextKeywords(TypedDict, total=False):
     link_xdp_busy_poll: OptionValue
     link_xdp_nic_timestamps: OptionValue
     link_xdp_broker: str
+    driver_search_timeout: OptionValue
     default_interface: str
     resolver_multicast_interface: str
     resolver_multicast_ttl: OptionValue

@@ -7,20 +7,19 @@ import errno
 import itertools
 import logging
 import os
+import select
 import socket
 import stat
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from umstack._engine.engine import Engine
 from umstack._engine.host_identity import host_id
-from umstack._engine.subscription import Subscription
-from umstack._engine.transport_address import LbtipcAddress
 from umstack.config import OPTIONS, ReceiverOptions, Scope, SourceOptions
 from umstack.config.option import shown
 from umstack.driver.protocol import (
@@ -32,7 +31,6 @@ from umstack.driver.protocol import (
     decode,
     default_path,
     encode,
-    log_of,
     number_of,
     text_of,
 )
@@ -40,6 +38,9 @@ from umstack.errors import DriverError, UmError
 from umstack.foreign_text import displayed
 
 _ANSWER_SECONDS = 10.0
+_SEARCH_INTERVAL_SECONDS = 0.1
+_ATTACHING_INTERVAL_SECONDS = 0.001
+_PENDING_MS = 20
 _log = logging.getLogger("umstack.driver")
 
 
@@ -92,12 +93,13 @@ def listening_path(driver: str | os.PathLike[str], interface: str) -> Path | Non
     return None
 
 
-def attach(path: Path, interface: str) -> DriverClient:
+def attach(path: Path, interface: str, search_seconds: float) -> DriverClient:
     """Connect to the driver at a path and agree on a version.
 
     Args:
         path: The control socket.
         interface: Name of the context's interface, which the driver must serve.
+        search_seconds: How long to look for a driver at this path again after this one has ended.
 
     Returns:
         The connection.
@@ -107,36 +109,42 @@ def attach(path: Path, interface: str) -> DriverClient:
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        connection.settimeout(_ANSWER_SECONDS)
-        try:
-            connection.connect(str(path))
-            hello = {"do": "attach", "low": VERSION_LOW, "high": VERSION_HIGH, "host": host_id()}
-            with contextlib.suppress(BrokenPipeError):  # a driver that refuses at once has sent the reason
-                connection.send(encode(hello))
-            answer = decode(_first_answer(connection) or b"{}")
-        except OSError as error:
-            raise DriverError(
-                f"the driver at {path}: {os.strerror(error.errno) if error.errno else error}",
-                errno=error.errno or 0,
-            ) from error
-        _raise_refusal(answer, path)
-        version = number_of(answer, "version")
-        if common_version(version, version) is None:
-            raise DriverError(
-                f"the driver at {path} speaks version {version}",
-                hint="use the same version of umstack for both",
-            )
-        served = text_of(answer, "interface")
-        if served != interface:
-            raise DriverError(
-                f"the driver at {path} serves {displayed(served)}, and the context is on {interface}",
-                hint="open the context on that interface, or name the driver of this one",
-            )
-        connection.settimeout(None)
+        _greet(connection, path, interface)
     except BaseException:
         connection.close()
         raise
-    return DriverClient(connection, path, text_of(answer, "link"))
+    return DriverClient(connection, path, interface, search_seconds)
+
+
+def _greet(connection: socket.socket, path: Path, interface: str) -> None:
+    """Connect a socket to the driver at a path and agree on a version. Raises DriverError."""
+    connection.settimeout(_ANSWER_SECONDS)
+    try:
+        connection.connect(str(path))
+        hello = {"do": "attach", "low": VERSION_LOW, "high": VERSION_HIGH, "host": host_id()}
+        with contextlib.suppress(BrokenPipeError):  # a driver that refuses at once has sent the reason
+            connection.send(encode(hello))
+        answer = decode(_first_answer(connection) or b"{}")
+    except OSError as error:
+        raise DriverError(
+            f"the driver at {path}: {os.strerror(error.errno) if error.errno else error}",
+            errno=error.errno or 0,
+        ) from error
+    _raise_refusal(answer, path)
+    version = number_of(answer, "version")
+    if common_version(version, version) is None:
+        raise DriverError(
+            f"the driver at {path} chose version {version} of the protocol, which is not one of {VERSION_LOW} to "
+            f"{VERSION_HIGH}",
+            hint="use the same version of umstack for both",
+        )
+    served = text_of(answer, "interface")
+    if served != interface:
+        raise DriverError(
+            f"the driver at {path} serves {displayed(served)}, and the context is on {interface}",
+            hint="open the context on that interface, or name the driver of this one",
+        )
+    connection.settimeout(None)
 
 
 def _first_answer(connection: socket.socket) -> bytes:
@@ -158,49 +166,93 @@ def _raise_refusal(answer: Mapping[str, Any], path: Path) -> None:
         )
 
 
+class AttachedObject(Protocol):
+    """A source or receiver as the client sees it. Called on the client's thread."""
+
+    def on_driver_lost(self) -> None:
+        """Its driver has ended, and the client looks for it."""
+
+    def on_driver_back(self, answer: Mapping[str, Any]) -> None:
+        """A driver serves it again."""
+
+    def on_driver_gone(self, error: UmError) -> None:
+        """No driver serves it again."""
+
+    def on_announced(self, fields: Mapping[str, Any]) -> bool:
+        """The driver announces a source. Returns false if it has to be announced again later."""
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request that is repeated to the next driver, for an object that is open."""
+
+    do: str
+    fields: dict[str, Any]
+    object: AttachedObject
+
+
 class DriverClient:
-    """The connection to a driver. Requests from any thread; a thread of its own reads what the driver sends."""
+    """The connection to a driver. Requests from any thread; a thread of its own reads what the driver sends.
+
+    After the end of the driver that thread looks for a driver at the same path, and repeats the requests of the open
+    sources and receivers there.
+
+        attached ---- the connection ends ----> searching ---- a driver accepts us ----> attached
+                                                    |
+                                                    +---- search_seconds ----> gone
+    """
 
     __slots__ = (
         "_answers",
+        "_changed",
         "_connection",
-        "_engine",
+        "_interface",
         "_is_closing",
-        "_lock",
+        "_is_searching",
         "_next",
-        "_on_lost",
-        "_subscriptions",
+        "_on_gone",
+        "_pending",
+        "_requests",
+        "_search_seconds",
         "_thread",
-        "link",
         "lost",
         "path",
     )
 
-    def __init__(self, connection: socket.socket, path: Path, link: str) -> None:
+    def __init__(self, connection: socket.socket, path: Path, interface: str, search_seconds: float) -> None:
+        """Use a connection whose driver has accepted this process; see attach()."""
         self.path = path
-        self.link = link
-        """The link of the driver: `xdp` or `socket`."""
         self.lost = ""
-        """Why the driver is not there any more; empty while it is."""
+        """Why the driver is not there; empty while it is."""
         self._connection = connection
-        self._engine: Engine | None = None
-        self._lock = threading.Lock()
+        self._interface = interface
+        self._search_seconds = search_seconds
+        self._changed = threading.Condition()
+        """Guards the tables and the state, and is notified when the state changes."""
         self._next = itertools.count(1)
         self._answers: dict[int, Future[dict[str, Any]]] = {}
-        self._subscriptions: dict[int, Subscription] = {}
-        self._on_lost: dict[int, Callable[[], None]] = {}
+        self._requests: dict[int, _Request] = {}
+        self._pending: list[dict[str, Any]] = []
+        """Announcements of sources that an earlier driver's log still delivers messages of."""
+        self._is_searching = False
         self._is_closing = False
+        self._on_gone: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
 
-    def start(self, engine: Engine) -> None:
-        """Begin to read what the driver sends, for the receivers of this engine."""
-        self._engine = engine
-        self._thread = threading.Thread(target=self._read, name="umstack driver", daemon=True)
+    def start(self, on_gone: Callable[[], None] | None) -> None:
+        """Begin to read what the driver sends.
+
+        `on_gone` is called, on the client's thread, instead of on_driver_gone() of each object, if no driver came back.
+        """
+        self._on_gone = on_gone
+        self._thread = threading.Thread(target=self._run, name="umstack driver", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Disconnect: the driver then ends the sources and receivers of this process."""
-        self._is_closing = True
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -209,55 +261,50 @@ class DriverClient:
 
     # ---- requests ----
 
-    def receive(self, subscription: Subscription, options: ReceiverOptions) -> int:
+    def receive(self, topic: str, options: ReceiverOptions, receiver: AttachedObject) -> int:
         """Have a receiver's topic received. Returns its number, for end(). Raises DriverError."""
-        number = next(self._next)
-        with self._lock:
-            self._subscriptions[number] = subscription
-        fields = {"id": number, "topic": subscription.topic, "options": _as_text(Scope.RECEIVER, options)}
-        try:
-            self._ask("receive", fields)
-        except BaseException:
-            self._forget(number)
-            raise
-        return number
+        fields = {"topic": topic, "options": _as_text(Scope.RECEIVER, options)}
+        return self._open("receive", fields, receiver)[0]
 
     def publish(
-        self,
-        topic: str,
-        log: SharedLog,
-        options: SourceOptions,
-        on_lost: Callable[[], None],
+        self, topic: str, log: SharedLog, options: SourceOptions, source: AttachedObject
     ) -> tuple[int, PublishedSource]:
-        """Have the messages of a source's shared log published. Returns its number. Raises DriverError.
-
-        `on_lost` is called if the driver ends.
-        """
-        number = next(self._next)
-        with self._lock:
-            self._on_lost[number] = on_lost
-        fields = {
-            "id": number,
-            "topic": topic,
-            "options": _as_text(Scope.SOURCE, options),
-            **asdict(log),
-        }
+        """Have the messages of a source's shared log published. Returns its number. Raises DriverError."""
+        fields = {"topic": topic, "options": _as_text(Scope.SOURCE, options), **asdict(log)}
+        number, answer = self._open("publish", fields, source)
         try:
-            answer = self._ask("publish", fields)
-            opened = PublishedSource(
-                text_of(answer, "name"),
-                number_of(answer, "readers"),
-                number_of(answer, "topic_index"),
-                number_of(answer, "message_max"),
-            )
+            return number, published_of(answer)
         except BaseException:
-            self._forget(number)
+            self.end(number)
             raise
-        return number, opened
+
+    def _open(self, do: str, fields: dict[str, Any], opened: AttachedObject) -> tuple[int, dict[str, Any]]:
+        number = next(self._next)
+        fields["id"] = number
+        while True:
+            self._await_driver()
+            with self._changed:
+                self._requests[number] = _Request(do, fields, opened)
+            try:
+                return number, self._ask(do, fields)
+            except BaseException as error:
+                self._forget(number)
+                if not (isinstance(error, DriverError) and self._is_searching):
+                    raise
+
+    def _await_driver(self) -> None:
+        """Wait while a driver is looked for."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_searching or self._is_closing)
 
     def state(self, number: int) -> SourceState:
-        """Return the state of a source. Raises DriverError."""
-        answer = self._ask("state", {"id": number})
+        """Return the state of a source: not connected while a driver is looked for. Raises DriverError."""
+        try:
+            answer = self._ask("state", {"id": number})
+        except DriverError:
+            if not self._is_searching:
+                raise
+            return SourceState(False, 0, False, 0, {})
         return SourceState(
             answer.get("connected") is True,
             number_of(answer, "receivers"),
@@ -275,14 +322,13 @@ class DriverClient:
             self._ask("end", {"id": number})
 
     def _forget(self, number: int) -> None:
-        with self._lock:
-            self._subscriptions.pop(number, None)
-            self._on_lost.pop(number, None)
+        with self._changed:
+            self._requests.pop(number, None)
 
     def _ask(self, do: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         number = next(self._next)
         answer: Future[dict[str, Any]] = Future()
-        with self._lock:
+        with self._changed:
             if self.lost or self._is_closing:
                 raise self.lost_error()
             self._answers[number] = answer
@@ -296,66 +342,167 @@ class DriverClient:
         except OSError as error:
             raise self.lost_error() from error
         finally:
-            with self._lock:
+            with self._changed:
                 self._answers.pop(number, None)
         _raise_refusal(found, self.path)
         return found
+
+    @property
+    def is_searching(self) -> bool:
+        """True while a driver is looked for."""
+        return self._is_searching
 
     def lost_error(self) -> DriverError:
         """Return the error for use of a source or receiver whose driver has ended."""
         return DriverError(
             self.lost or f"the driver at {self.path} has ended",
-            hint="open a new context; driver='auto' finds a driver that was started again, or works without one",
+            hint="start it again, and open a new context; driver_search_timeout is how long a context looks for it",
             errno=errno.EPIPE,
         )
 
-    # ---- what the driver sends ----
+    # ---- the client's thread ----
+
+    def _run(self) -> None:
+        while True:
+            self._read()
+            self._on_end()
+            if self._is_closing:
+                return
+            if not self._search():
+                self._give_up()
+                return
 
     def _read(self) -> None:
+        """Handle what the driver sends, until the connection ends."""
+        arrived = select.poll()
+        arrived.register(self._connection, select.POLLIN)
         try:
-            while data := self._connection.recv(MESSAGE_MAX_BYTES + 1):
-                self._on_message(decode(data))
+            while True:
+                if arrived.poll(_PENDING_MS if self._pending else None):
+                    data = self._connection.recv(MESSAGE_MAX_BYTES + 1)
+                    if not data:
+                        return
+                    self._on_message(decode(data))
+                self._map_pending()
         except (OSError, DriverError) as error:
             _log.debug("the driver at %s: %s", self.path, displayed(str(error)))
-        self._on_end()
 
     def _on_message(self, fields: dict[str, Any]) -> None:
-        if fields.get("do") != "source":
-            with self._lock:
-                answer = self._answers.get(number_of(fields, "reply"))
-            if answer is not None:
-                answer.set_result(fields)
+        if fields.get("do") == "source":
+            self._pending.append(fields)
             return
-        with self._lock:
-            subscription = self._subscriptions.get(number_of(fields, "id"))
-        engine = self._engine
-        if subscription is None or engine is None:
-            return
-        log = log_of(fields)
-        address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
-        name = text_of(fields, "name")
-        try:
-            engine.map_shared_log(subscription, address, log.topic_index, log.key, name)
-        except UmError as error:
-            _log.warning("%s is not received: %s", displayed(name), displayed(str(error)))
+        with self._changed:
+            answer = self._answers.get(number_of(fields, "reply"))
+        if answer is not None:
+            answer.set_result(fields)
+
+    def _map_pending(self) -> None:
+        self._pending = [fields for fields in self._pending if not self._is_mapped(fields)]
+
+    def _is_mapped(self, fields: Mapping[str, Any]) -> bool:
+        with self._changed:
+            request = self._requests.get(number_of(fields, "id"))
+        return request is None or request.object.on_announced(fields)
 
     def _on_end(self) -> None:
         """Report the end of the driver to everything that depends on it."""
-        with self._lock:
+        with self._changed:
             if not self._is_closing:
                 self.lost = f"the driver at {self.path} has ended"
+                self._is_searching = True
             answers, self._answers = list(self._answers.values()), {}
-            subscriptions, self._subscriptions = list(self._subscriptions.values()), {}
-            on_lost, self._on_lost = list(self._on_lost.values()), {}
+            requests = list(self._requests.values())
         for answer in answers:
             answer.set_exception(self.lost_error())
+        self._pending.clear()
+        self._connection.close()
         if self._is_closing:
             return
-        _log.error("%s: its sources send no more, and its receivers get no more", self.lost)
-        for call in on_lost:
-            call()
-        for subscription in subscriptions:
-            subscription.report_driver_lost()
+        _log.warning("%s: looking for it for %g s", self.lost, self._search_seconds)
+        # No source accepts a message any more when a receiver reports the loss.
+        for request in sorted(requests, key=lambda one: one.do != "publish"):
+            request.object.on_driver_lost()
+
+    def _search(self) -> bool:
+        """Look for a driver. Returns false if none serves this process again."""
+        deadline = time.monotonic() + self._search_seconds
+        while time.monotonic() < deadline:
+            self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                _greet(self._connection, self.path, self._interface)
+                self._restore()
+            except (OSError, DriverError) as error:
+                self._connection.close()
+                with self._changed:
+                    self.lost = f"the driver has ended, and there is no other: {error}"
+                    if self._changed.wait_for(lambda: self._is_closing, _SEARCH_INTERVAL_SECONDS):
+                        return False
+                continue
+            _log.warning("attached to the driver at %s again", self.path)
+            return True
+        return False
+
+    def _restore(self) -> None:
+        """Repeat the requests of the open objects. Raises OSError, DriverError if the connection ends."""
+        with self._changed:
+            requests = dict(self._requests)
+        answers: list[tuple[AttachedObject, dict[str, Any]]] = []
+        for number, request in requests.items():
+            try:
+                answers.append((request.object, self._ask_here(request.do, request.fields)))
+                while request.do == "publish" and not self._has_attached(number):
+                    time.sleep(_ATTACHING_INTERVAL_SECONDS)
+            except DriverError as error:
+                self._forget(number)
+                request.object.on_driver_gone(error)
+        for opened, answer in answers:
+            opened.on_driver_back(answer)
+        with self._changed:
+            self.lost, self._is_searching = "", False
+            self._changed.notify_all()
+
+    def _has_attached(self, number: int) -> bool:
+        return self._ask_here("state", {"id": number}).get("attached") is True
+
+    def _ask_here(self, do: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a request on the thread that reads the answers. Raises OSError; DriverError if it is refused."""
+        number = next(self._next)
+        self._connection.settimeout(_ANSWER_SECONDS)
+        self._connection.send(encode({"do": do, "request": number, **fields}))
+        while True:
+            data = self._connection.recv(MESSAGE_MAX_BYTES + 1)
+            if not data:
+                raise ConnectionResetError(errno.ECONNRESET, "it disconnected")
+            found = decode(data)
+            if found.get("reply") == number:
+                self._connection.settimeout(None)
+                _raise_refusal(found, self.path)
+                return found
+            self._on_message(found)
+
+    def _give_up(self) -> None:
+        with self._changed:
+            self._is_searching = False
+            requests, self._requests = self._requests, {}
+            self._changed.notify_all()
+        if self._is_closing:
+            return
+        if self._on_gone is not None:
+            self._on_gone()
+            return
+        _log.error("%s: its sources send no more, and its receivers get no more", displayed(self.lost))
+        for request in requests.values():
+            request.object.on_driver_gone(self.lost_error())
+
+
+def published_of(answer: Mapping[str, Any]) -> PublishedSource:
+    """Return the reply to a publish request. Raises DriverError."""
+    return PublishedSource(
+        text_of(answer, "name"),
+        number_of(answer, "readers"),
+        number_of(answer, "topic_index"),
+        number_of(answer, "message_max"),
+    )
 
 
 def _as_text(scope: Scope, options: ReceiverOptions | SourceOptions) -> dict[str, str]:

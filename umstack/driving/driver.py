@@ -222,10 +222,12 @@ class Driver:
     def _attach(self, application: _Application, fields: Mapping[str, Any]) -> None:
         if fields.get("do") != "attach":
             raise malformed("the first request is not attach")
-        version = common_version(number_of(fields, "low"), number_of(fields, "high"))
+        low, high = number_of(fields, "low"), number_of(fields, "high")
+        version = common_version(low, high)
         if version is None:
             raise DriverError(
-                f"the driver speaks versions {VERSION_LOW} to {VERSION_HIGH} of the protocol",
+                f"the driver speaks versions {VERSION_LOW} to {VERSION_HIGH} of the protocol, the application {low} to "
+                f"{high}",
                 hint="use the same version of umstack for both",
             )
         if number_of(fields, "host") != host_id():

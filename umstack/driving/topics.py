@@ -273,6 +273,7 @@ class PublishedTopic:
     def state(self) -> dict[str, Any]:
         """Return the fields of a reply to a `state` request."""
         return {
+            "attached": self._subscription.connected() > 0,
             "connected": self._source.is_connected,
             "receivers": self._source.known_receivers + self._local_receivers,
             "drained": self._source._is_drained(),

@@ -1,0 +1,223 @@
+"""The end of a driver as applications see it: they attach to the next one, or continue without, and lose nothing
+unreported."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.driver_ends import attached, driver
+from tests.unit.lbtipc_ends import number_of, payload
+from tests.unit.loopback import OWN_ADDRESSES, open_context
+from tests.waiting import SECONDS, collect, wait_for
+from umstack import (
+    BurstLoss,
+    Context,
+    DriverError,
+    DriverLost,
+    EndOfSession,
+    Message,
+    NotConnected,
+    Source,
+    UnrecoverableLoss,
+)
+from umstack.driver import client
+from umstack.driver.protocol import MESSAGE_MAX_BYTES, VERSION_HIGH, VERSION_LOW, encode
+from umstack.events import Event
+from umstack.reader import Reader
+
+ROUNDS = 300
+
+
+@pytest.fixture
+def remote() -> Iterator[Context]:
+    """A context without driver, as on another host."""
+    with open_context() as context:
+        yield context
+
+
+def numbers_and_losses(events: list[Event]) -> tuple[list[int], set[int]]:
+    """Return the numbers of the messages, and the topic sequence numbers reported lost."""
+    received = [number_of(event.data) for event in events if isinstance(event, Message)]
+    lost = {event.sequence_number for event in events if isinstance(event, UnrecoverableLoss)}
+    for event in events:
+        if isinstance(event, BurstLoss):
+            lost |= set(range(event.first_sequence_number, event.sequence_number + 1))
+    return received, lost
+
+
+def take_until(reader: Reader, last: int) -> list[Event]:
+    """Return the events up to the message of this number."""
+    events: list[Event] = []
+    deadline = time.monotonic() + SECONDS
+    while not any(isinstance(event, Message) and number_of(event.data) == last for event in events):
+        events += reader.poll(timeout=0.1).events()
+        assert time.monotonic() < deadline, events[-3:]
+    return events
+
+
+def send_until_refused(source: Source) -> None:
+    """Send, until a send raises."""
+    while True:
+        source.send(b"again")
+
+
+def test_receivers_attach_to_the_next_driver_and_report_what_they_missed(remote: Context) -> None:
+    """Every number of the remote source is delivered once or reported lost, in two receivers, over two restarts."""
+    with driver() as one, attached(one.path) as context, attached(one.path) as other:
+        readers = [context.receiver("restart"), other.receiver("restart")]
+        with remote.source("restart") as source:
+            readers[0].wait_connected(timeout=SECONDS)
+            readers[1].wait_connected(timeout=SECONDS)
+            sent = 0
+            events: list[list[Event]] = [[], []]
+            for _ in range(2):
+                for _ in range(ROUNDS):
+                    source.send(payload(sent), flush=True)
+                    sent += 1
+                for taken, reader in zip(events, readers, strict=True):
+                    taken += take_until(reader, sent - ROUNDS // 2)
+                one.kill()
+                source.send(payload(sent), flush=True)  # nobody on this host receives it
+                sent += 1
+                one.restart()
+                for reader in readers:
+                    wait_for(lambda reader=reader: reader._known_sources() == 1, "the source")
+            source.send(payload(sent), flush=True)
+            for taken, reader in zip(events, readers, strict=True):
+                taken += take_until(reader, sent)
+                received, lost = numbers_and_losses(taken)
+                assert received == sorted(set(range(sent + 1)) - lost)
+                assert {ROUNDS, 2 * ROUNDS + 1} <= lost
+                kinds = [type(event).__name__ for event in taken]
+                assert (kinds.count("DriverLost"), kinds.count("EndOfSession")) == (2, 2)
+                assert kinds.count("BeginningOfSession") == 3
+
+
+def test_a_source_waits_for_the_next_driver(remote: Context) -> None:
+    """Its log stays: receivers of the host get every message, those of the network a new session."""
+    with driver() as one, attached(one.path) as context, attached(one.path) as other:
+        near = other.receiver("waits")
+        with remote.receiver("waits", transport_lbtrm_activity_timeout=1000) as far:
+            source = context.source("waits")
+            far.wait_connected(timeout=SECONDS)
+            for number in range(10):
+                source.send(payload(number), flush=True)
+            assert len(collect(far, 10)) == 10
+            before = source.transport
+            one.kill()
+            wait_for(lambda: not source.is_connected, "the loss to be noticed")
+            with pytest.raises(NotConnected, match="has ended"):
+                source.send(payload(99), timeout=0.05)
+            with pytest.raises(NotConnected):
+                source.send_many([payload(99)], timeout=0)
+            sender = threading.Thread(
+                target=lambda: [source.send(payload(number), flush=True) for number in range(10, 20)]
+            )
+            sender.start()
+            one.restart()
+            sender.join(SECONDS)
+            assert not sender.is_alive()
+            assert source.transport != before
+            assert [number_of(one.data) for one in collect(near, 20)] == list(range(20))
+            far.wait_connected(timeout=SECONDS)
+            wait_for(lambda: source.known_receivers >= 1, "the driver's count of receivers")
+            source.send(payload(20), flush=True)
+            take_until(far, 20)
+            assert source.wait_drained(timeout=SECONDS)
+            source.close()
+            wait_for(lambda: any(isinstance(e, EndOfSession) for e in near.poll().events()), "the end")
+
+
+def test_objects_are_opened_while_the_driver_is_away() -> None:
+    """They wait for it; a closed one is not opened again."""
+    with driver() as one, attached(one.path) as context:
+        context.receiver("closed").close()
+        kept = context.receiver("kept")
+        one.kill()
+        wait_for(lambda: any(isinstance(e, DriverLost) for e in kept.poll(timeout=0.1).events()), "the loss")
+        opened: list[Any] = []
+        thread = threading.Thread(target=lambda: opened.append(context.source("kept")))
+        thread.start()
+        one.restart()
+        thread.join(SECONDS)
+        (source,) = opened
+        source.send(b"after", flush=True)
+        assert collect(kept, 1)[0].data == b"after"
+
+
+def test_auto_continues_without_a_driver(monkeypatch: pytest.MonkeyPatch, remote: Context) -> None:
+    """After the search its sources and receivers are on the network; what was missed meanwhile is reported."""
+    with driver() as one:
+        monkeypatch.setattr(client, "default_path", lambda _interface: str(one.path))
+        with Context("lo", driver="auto", driver_search_timeout=300, **OWN_ADDRESSES) as context:
+            receiver = context.receiver("alone", transport_lbtrm_nak_generation_interval=500)
+            own = context.source("own")
+            with remote.source("alone") as source, remote.receiver("own") as far:
+                receiver.wait_connected(timeout=SECONDS)
+                far.wait_connected(timeout=SECONDS)
+                for number in range(10):
+                    source.send(payload(number), flush=True)
+                own.send_many([payload(i) for i in range(10)], flush=True)
+                take_until(far, 9)
+                events = take_until(receiver, 9)
+                one.kill()
+                source.send(payload(10), flush=True)
+                wait_for(lambda: context._driver is None, "the end of the search")
+                receiver.wait_connected(timeout=SECONDS)
+                source.send(payload(11), flush=True)
+                events += take_until(receiver, 11)
+                received, lost = numbers_and_losses(events)
+                assert (received, lost) == ([*range(10), 11], {10})
+                own.send(payload(10), flush=True)  # waits until it is on the network
+                wait_for(lambda: len(far.sources) == 2, "the new session")
+                own.send(payload(11), flush=True)
+                take_until(far, 11)
+                assert own.wait_drained(timeout=SECONDS)
+                with context.wildcard_receiver(prefix="x"):
+                    pass
+
+
+def test_a_path_is_an_error_after_the_search() -> None:
+    """Sends that wait raise DriverError; nothing hangs, and the context can be closed while it searches."""
+    with driver() as one, attached(one.path, driver_search_timeout=300) as context:
+        source = context.source("gone")
+        with attached(one.path) as searching:
+            searching.receiver("gone")
+            one.kill()
+            with pytest.raises(DriverError, match="no other"):
+                send_until_refused(source)
+            with pytest.raises(DriverError, match="no other"):
+                source.wait_drained(timeout=SECONDS)
+            with pytest.raises(DriverError, match="no other"):
+                context.receiver("more")
+            closing = time.monotonic()
+        assert time.monotonic() - closing < SECONDS / 2
+
+
+def test_a_driver_of_another_version_is_not_used(tmp_path: Path) -> None:
+    """The error of the context names the versions of both; so does the refusal of a driver."""
+    path = tmp_path / "driver.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(MESSAGE_MAX_BYTES)
+                connection.send(encode({"version": VERSION_HIGH + 1, "interface": "lo", "link": "socket"}))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(
+            DriverError, match=f"version {VERSION_HIGH + 1} .* {VERSION_LOW} to {VERSION_HIGH}"
+        ):
+            attached(path)
+        thread.join(SECONDS)
