@@ -460,9 +460,15 @@ TEST("AE-15 AE-19 UM-74", "a receiver without a valid position elicits session m
     CHECK_EQ(sm.type, UM_LBTRM_SM);
     CHECK_EQ(sm.lead, 99);
     CHECK_EQ(sm.trail, 100);
+    int64_t due_ns = um_source_session_tick(f->session, f->now_ns);
+    CHECK_EQ(due_ns, f->now_ns + NS_PER_MS); /* the others are answered together */
+    CHECK_EQ(f->link.count, 1);
+    um_source_session_tick(f->session, f->now_ns = due_ns);
+    um_source_session_tick(f->session, f->now_ns + 1);
+    CHECK_EQ(f->link.count, 2);
     f->now_ns += 2 * NS_PER_MS;
     status(f, (um_status_message){.receiver_id = 1, .flags = UM_STATUS_ELICIT});
-    CHECK_EQ(f->link.count, 2);
+    CHECK_EQ(f->link.count, 3);
     session_close(f);
 }
 

@@ -332,6 +332,27 @@ def test_a_session_can_start_with_a_session_message(pair: Pair, timing: str, beg
     assert join.counters["lost"] == 0
 
 
+def test_a_lost_answer_costs_no_status_interval(pair: Pair) -> None:
+    """UM-76, UM-84: a switch that does not forward the group yet loses the first answers. The receiver asks again soon,
+    less and less often, and the time to the answer is its round trip.
+    """
+    source = pair.publisher.session(**product_session()).source()
+    send_each(source, b"0")
+    pair.world.run_for(100 * MS)
+    pair.world.rule("drop", Type.SM)
+    begin_ns = pair.world.now_ns
+    join = pair.subscriber.receiver().join(source, **product_join())
+    pair.world.run_for(60 * MS)
+    asked = [d.time_ns - begin_ns for d in pair.world.trace(Fate.SENT, Type.STATUS)]
+    assert asked == [0, 10 * MS, 30 * MS]
+    pair.world.clear_rules()
+    pair.world.run_for(20 * MS)
+    assert [(row.time_ns - begin_ns, row.kind) for row in join.rows] == [
+        (70 * MS + 2 * DELAY, Kind.BEGINNING_OF_SESSION)
+    ]
+    assert join.counters["round_trip"] == 2 * DELAY
+
+
 def test_the_activity_timeout_is_reset_by_data_and_session_messages(pair: Pair) -> None:
     """UX-9, UM-104: EOS follows one timeout after the last data or session message, not earlier."""
     source = pair.publisher.session().source(tsni_interval_ns=0)
@@ -428,7 +449,7 @@ def test_giving_up_a_gap_keeps_messages_that_can_be_completed(pair: Pair) -> Non
     source = pair.publisher.session(datagram_max_bytes=1000, ignore_interval_ns=0).source()
     join = pair.subscriber.receiver().join(source, nak_backoff_ns=20 * MS, nak_suppress_ns=0)
     world = pair.world
-    world.run_until(10 * MS)  # the session has started: no session message is elicited, which would reveal 5
+    world.run_until(12 * MS)  # the session has started: no session message is elicited, which would reveal 5
     world.rule("drop", Type.DATA, sqns=(2, 3), retransmission=False)
     world.rule("drop", Type.DATA, sqns=2, retransmission=True)
     world.rule("drop", Type.DATA, sqns=5)

@@ -7,6 +7,8 @@
 #include "core/wire/group_report.h"
 #include "core/wire/topic_report.h"
 
+enum { FIRST_REPETITION_NS = 10000000 }; /* of the first request for a session message */
+
 /* Returns the bytes that the receivers can take, at most the configured window (AE-18). Queues that hold nothing back
  * do not count. */
 static uint32_t offered_window(um_receiver_session *session)
@@ -82,7 +84,9 @@ bool um_status_reports_has_news(const um_receiver_session *session)
     return session->has_unreported && !(session->is_unlimited && session->has_reported_data);
 }
 
-/* A new session without a position keeps asking: the first answers may be lost, before the switch forwards the group.
+/* A new session without a position keeps asking: the first answers are lost if the switch learns of the membership only
+ * milliseconds later. The first repetition comes early, because the time to the answer is the session's round trip, and
+ * the session message that a source sends by itself, later, must not be taken for the answer.
  */
 static bool is_asking(const um_receiver_session *session, int64_t now_ns)
 {
@@ -95,11 +99,13 @@ static int64_t next_quiet_ns(const um_receiver_session *session, uint32_t window
     const um_receiver_session_config *config = &session->config;
     bool is_busy = um_status_reports_has_news(session) || session->losses.count > 0 ||
                    (window_bytes != session->status_window_bytes && !session->is_unlimited);
-    if (is_asking(session, now_ns)) /* the interval doubles even if there is news: nobody may be there */
-        return 2 * (session->status_quiet_ns != 0 ? session->status_quiet_ns : config->status_interval_ns);
+    if (is_asking(session, now_ns)) { /* the interval doubles even if there is news: nobody may be there */
+        int64_t first_ns = um_earliest_ns(FIRST_REPETITION_NS, config->status_interval_ns);
+        return session->status_quiet_ns != 0 ? 2 * session->status_quiet_ns : first_ns;
+    }
     if (is_busy || config->status_maximum_interval_ns <= config->status_interval_ns)
         return 0;
-    if (session->status_quiet_ns == 0)
+    if (session->status_quiet_ns < config->status_interval_ns)
         return config->status_interval_ns;
     return um_earliest_ns(2 * session->status_quiet_ns, config->status_maximum_interval_ns);
 }
@@ -114,6 +120,8 @@ static void schedule(um_receiver_session *session, int64_t now_ns)
         bool is_growing = quiet_ns < session->config.status_maximum_interval_ns;
         int64_t spread_ns = is_growing ? quiet_ns - interval_ns : quiet_ns / 8;
         interval_ns = quiet_ns - (int64_t)um_random_below(&session->random, (uint64_t)spread_ns);
+    } else if (quiet_ns > 0 && quiet_ns < interval_ns) {
+        interval_ns = quiet_ns;
     }
     session->status_sent_ns = now_ns;
     bool is_topic_left = session->has_base && session->is_topic_report_due;

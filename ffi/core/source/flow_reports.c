@@ -10,8 +10,11 @@ enum { ELICITED_SM_GAP_NS = 1000000 }; /* bounds the session messages that a flo
 /* The receiver has no position, or an impossible one, which a forged session message may have caused. */
 static void answer_with_position(um_source_session *session, int64_t now_ns)
 {
-    if (now_ns - session->last_sm_ns >= ELICITED_SM_GAP_NS)
+    int64_t due_ns = session->last_sm_ns + ELICITED_SM_GAP_NS;
+    if (now_ns >= due_ns)
         um_source_session_message_send(session, now_ns);
+    else
+        session->answer_due_ns = due_ns;
 }
 
 /* How far the sender may be ahead of a receiver so that every datagram the receiver may still NAK stays in the

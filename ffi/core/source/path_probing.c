@@ -21,6 +21,7 @@ static void send_probe(um_source_session *session, const um_path_probe *probe, i
     um_part part = {datagram, length};
     um_tx tx = {.parts = &part, .part_count = 1, .length = length};
     session->last_sm_ns = now_ns;
+    session->answer_due_ns = UM_NEVER_NS;
     if (session->link->ops->send(session->link, config->group, &tx, 1) == 1)
         UM_COUNT(session->counters.path_probes_sent, 1);
 }

@@ -14,6 +14,7 @@ void um_source_session_message_send(um_source_session *session, int64_t now_ns)
     um_part part = {datagram, length};
     um_tx tx = {.parts = &part, .part_count = 1, .length = length};
     session->last_sm_ns = now_ns;
+    session->answer_due_ns = UM_NEVER_NS;
     um_clients_report_passed(session);
     if (session->link->ops->send(session->link, session->config.group, &tx, 1) == 1)
         UM_COUNT(session->counters.session_messages_sent, 1);
@@ -23,11 +24,13 @@ void um_source_session_message_send(um_source_session *session, int64_t now_ns)
  * up to its maximum (UM-68). */
 int64_t um_source_session_message_tick(um_source_session *session, int64_t now_ns)
 {
+    if (now_ns >= session->answer_due_ns)
+        um_source_session_message_send(session, now_ns);
     if (!session->has_sent || session->config.sm_minimum_interval_ns == 0)
-        return UM_NEVER_NS;
+        return session->answer_due_ns;
     int64_t due_ns = session->last_sent_ns + session->sm_interval_ns;
     if (now_ns < due_ns)
-        return due_ns;
+        return um_earliest_ns(due_ns, session->answer_due_ns);
     um_source_session_message_send(session, now_ns);
     session->last_sent_ns = due_ns;
     int64_t doubled_ns = 2 * session->sm_interval_ns;

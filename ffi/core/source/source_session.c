@@ -101,6 +101,7 @@ void um_source_session_init(um_source_session *session, void *memory, const um_s
     session->sm_interval_ns = um_source_timing_first_sm_ns(&session->timing);
     session->last_sent_ns = now_ns;
     session->last_sm_ns = INT64_MIN / 2;
+    session->answer_due_ns = UM_NEVER_NS;
     session->flow_expiry_ns = session->report_waits_ns = session->tsni_waits_ns = session->tsni_due_ns =
         session->tsni_interval_ns = session->passed_due_ns = UM_NEVER_NS;
     atomic_init(&session->body_max_bytes, config->datagram_max_bytes - um_source_session_overhead_bytes(session));

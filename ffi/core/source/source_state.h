@@ -132,6 +132,8 @@ typedef struct um_source_session {
     int64_t sm_interval_ns;
     int64_t last_sent_ns;
     int64_t last_sm_ns;
+    int64_t
+        answer_due_ns; /* a receiver waits for a session message, sent then at the latest; UM_NEVER_NS: none waits */
     int64_t flow_expiry_ns;
     int64_t control_start; /* log positions of the control messages published last, with nothing between them */
     int64_t control_end;
