@@ -47,7 +47,8 @@ RAW_HEADERS = (
 
 CORE = Module(
     "umstack._core",
-    ("ffi/core", "ffi/os", "ffi/authentication", "ffi/capture/reading", "ffi/capture/writing", "ffi/io"),
+    ("ffi/core", "ffi/os", "ffi/authentication", "ffi/capture/reading", "ffi/capture/writing", "ffi/io",
+     "ffi/store"),
     (
         Header("core/foundation/base.h", names=("um_publish_result",)),
         Header("core/foundation/address.h", names=("um_ip", "um_address")),
@@ -149,6 +150,16 @@ CORE = Module(
         Header("capture/reading/tally.h"),
         Header("capture/reading/rows.h"),
         Header("capture/reading/generate.h"),
+        Header("store/crc32c.h"),
+        Header("store/record.h", names=(
+            "UM_STORE_FORMAT_VERSION", "UM_STORE_RECORD_HEADER_BYTES", "UM_STORE_MESSAGE_BYTES_MAX",
+            "UM_STORE_SOURCES_MAX", "um_store_record_flags", "um_store_salt",
+        )),
+        Header("store/runs.h"),
+        Header("store/staging.h"),
+        Header("store/scan.h"),
+        Header("store/segment.h"),
+        Header("store/span_index.h"),
     ),
     cdefs=("ffi/cdef/kernel.h",),
     libraries=("crypto",),

@@ -49,7 +49,7 @@ TOP_LEVEL_DOTTED = {
 LAYERS = (
     {"cli", "__main__"},
     {"demo", "bench", "monitor", "pipeline", "report", "spark", "analysis", "facts"},
-    {"recorder", "files", "lab", "sim", "trace", "scapy", "driving"},
+    {"recorder", "store", "files", "lab", "sim", "trace", "scapy", "driving"},
     # the public API
     {
         "umstack",
@@ -103,6 +103,7 @@ C_COMPONENTS: dict[str, set[str]] = CORE_FOLDERS | {
     "capture/reading": CORE,
     "capture/writing": CORE | {"os", "../bpf"},  # the layout of data that a BPF program writes
     "authentication": CORE | {"os"},
+    "store": CORE | {"os"},
     "io": CORE | {"os", "authentication", "capture/writing"},  # tags and the tap wrap its links
     "sim": CORE,
     "bench": CORE | {"os", "io"},

@@ -1,0 +1,54 @@
+/* The staging ring of a Store: messages wait here, as records, for the next commit. A commit takes whole records from
+ * the front, in the memory where they are, gives each its commit number and checksum, and adds them to the index.
+ *
+ * Threads: one appends while another seals and releases. Memory: allocated by um_staging_create, freed by _free.
+ * Errors: 0 or a negative errno.
+ */
+#ifndef UM_STORE_STAGING_H
+#define UM_STORE_STAGING_H
+
+#include "store/runs.h"
+
+/* Ranges of one commit: a batch with more ends early. */
+#define UM_STORE_COMMIT_RANGES_MAX 65536
+
+/* Consecutive sqns of one source in one commit. */
+typedef struct um_store_range {
+    uint64_t first_sqn;
+    uint64_t last_sqn;
+    uint32_t source;
+    uint32_t units; /* of the records, in 8 bytes */
+} um_store_range;
+
+typedef struct um_store_batch {
+    const uint8_t *data; /* contiguous records, valid until um_staging_release */
+    uint32_t bytes;      /* 0: nothing is staged, or nothing fits */
+    uint32_t record_count;
+    const um_store_range *ranges; /* valid until the next um_staging_seal */
+    uint32_t range_count;
+} um_store_batch;
+
+typedef struct um_staging um_staging;
+
+/* `bytes`: size of the ring, a multiple of 8, at least twice the longest record. NULL: no memory. */
+um_staging *um_staging_create(uint64_t bytes);
+void um_staging_free(um_staging *staging);
+/* Copies one message into the ring. -ENOBUFS: no space now; -EMSGSIZE: longer than UM_STORE_MESSAGE_BYTES_MAX;
+ * -EINVAL: no such source number, or a malformed loss marker. */
+int um_staging_append(um_staging *staging, uint32_t source, uint64_t sqn, int64_t received_ns, uint8_t flags,
+                      const uint8_t *message, uint32_t message_bytes);
+/* Appends messages that lie behind one another in `data`, each of message_bytes[i], with consecutive sqns. Returns how
+ * many were appended, fewer than count if the ring is full; or a negative errno if the first was refused. */
+int64_t um_staging_append_many(um_staging *staging, uint32_t source, uint64_t first_sqn, int64_t received_ns,
+                               const uint8_t *data, const uint32_t *message_bytes, uint32_t count);
+/* Returns the bytes of the ring in use, padding included. Any thread. */
+uint64_t um_staging_used_bytes(const um_staging *staging);
+/* Takes up to max_bytes from the front as the next commit, at this position and segment offset. */
+void um_staging_seal(um_staging *staging, um_store_runs *runs, uint32_t salt, uint64_t position, uint32_t offset,
+                     uint32_t commit, uint32_t max_bytes, um_store_batch *batch);
+/* Returns the bytes of the first record that waits, or 0. */
+uint32_t um_staging_first_bytes(um_staging *staging);
+/* The sealed batch is on disk: frees its space. */
+void um_staging_release(um_staging *staging, uint32_t bytes);
+
+#endif

@@ -1,0 +1,1 @@
+"""Persistence: the Store, which keeps what sources send until nobody needs it any more (docs/store.md)."""

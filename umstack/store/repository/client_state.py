@@ -1,0 +1,379 @@
+"""The client state of a repository: sources, receivers and what they acknowledged, in SQLite.
+
+It is small, changes at random places and must be transactional and open to inspection, so a database keeps it. The
+messages are in the log. A change is on the disk when its method returns.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from umstack._core import lib
+from umstack.errors import ResourceLimit
+from umstack.store.repository.errors import RepositoryDamaged, RepositoryError
+
+FILE_NAME = "clients.db"
+_SCHEMA_VERSION = 1
+_REGISTRATION_IDS = 1 << 32
+_SCHEMA = """
+CREATE TABLE store (store_id INTEGER NOT NULL, next_registration_id INTEGER NOT NULL);
+CREATE TABLE sources (
+    number INTEGER PRIMARY KEY, topic TEXT NOT NULL, session_id TEXT NOT NULL, registration_id INTEGER NOT NULL,
+    low_sqn INTEGER NOT NULL, retention_bytes INTEGER NOT NULL, activity_timeout_ns INTEGER NOT NULL,
+    state_lifetime_ns INTEGER NOT NULL, active_ns INTEGER NOT NULL, forgotten_position INTEGER
+);
+CREATE TABLE receivers (
+    source INTEGER NOT NULL REFERENCES sources(number), registration_id INTEGER NOT NULL, session_id TEXT NOT NULL,
+    acknowledged_sqn INTEGER, activity_timeout_ns INTEGER NOT NULL, state_lifetime_ns INTEGER NOT NULL,
+    active_ns INTEGER NOT NULL, PRIMARY KEY (source, registration_id)
+) WITHOUT ROWID;
+"""
+_SOURCE = (
+    "number, topic, session_id, registration_id, low_sqn, retention_bytes, activity_timeout_ns, "
+    "state_lifetime_ns, active_ns"
+)
+_RECEIVER = (
+    "source, registration_id, session_id, acknowledged_sqn, activity_timeout_ns, state_lifetime_ns, active_ns"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """A registered source."""
+
+    number: int
+    """Its number in the records of this Store."""
+    topic: str
+    session_id: int
+    registration_id: int
+    low_sqn: int
+    """Messages below were dropped."""
+    retention_bytes: int
+    """Most bytes of its records; 0: the repository's limit."""
+    activity_timeout_ns: int
+    state_lifetime_ns: int
+    active_ns: int
+    """When it was last active, by the wall clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverState:
+    """A receiver registered for one source."""
+
+    source: int
+    registration_id: int
+    session_id: int
+    acknowledged_sqn: int | None
+    """It consumed every message up to this one; None: none."""
+    activity_timeout_ns: int
+    state_lifetime_ns: int
+    active_ns: int
+
+
+class ClientState:
+    """Sources and receivers of one repository. Any thread.
+
+    Args:
+        path: The database; None: in memory only.
+        needs_existing: Refuse to create the database, because messages of its clients exist.
+        is_read_only: Open an existing database for inspection.
+
+    Raises:
+        RepositoryDamaged: The database is missing, or of another version.
+    """
+
+    def __init__(
+        self, path: Path | None, *, needs_existing: bool = False, is_read_only: bool = False
+    ) -> None:
+        if path is not None and not path.exists() and (needs_existing or is_read_only):
+            raise RepositoryDamaged(f"{path} is missing, but the directory holds messages of its clients")
+        self._lock = threading.Lock()
+        location = (
+            ":memory:"
+            if path is None
+            else f"{path.resolve().as_uri()}?mode={'ro' if is_read_only else 'rwc'}"
+        )
+        try:
+            self._database = sqlite3.connect(
+                location, isolation_level=None, check_same_thread=False, uri=path is not None
+            )
+            if not is_read_only:
+                self._database.execute("PRAGMA journal_mode = WAL")
+                self._database.execute("PRAGMA synchronous = FULL")
+            self._prepare(is_read_only)
+        except sqlite3.DatabaseError as error:
+            raise RepositoryDamaged(f"{path}: {error}") from error
+        self.store_id: int = self._database.execute("SELECT store_id FROM store").fetchone()[0]
+
+    def _prepare(self, is_read_only: bool) -> None:
+        version = self._database.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0 and not is_read_only:
+            with self._transaction() as database:
+                for statement in _SCHEMA.split(";"):
+                    database.execute(statement)
+                database.execute(
+                    "INSERT INTO store VALUES (?, ?)",
+                    (secrets.randbits(63), secrets.randbelow(_REGISTRATION_IDS)),
+                )
+                database.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+        elif version != _SCHEMA_VERSION:
+            raise RepositoryDamaged(
+                f"client state of version {version}: this program reads {_SCHEMA_VERSION}"
+            )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        """Close the database."""
+        with self._lock:
+            self._database.close()
+
+    # ---- sources ----
+
+    def register_source(
+        self,
+        topic: str,
+        session_id: int,
+        *,
+        registration_id: int = 0,
+        retention_bytes: int = 0,
+        activity_timeout_ns: int = 0,
+        state_lifetime_ns: int = 0,
+        now_ns: int,
+    ) -> SourceState:
+        """Register a source, or update the state of a known one.
+
+        Args:
+            topic: Topic of the source.
+            session_id: Session id of the source, 1 to 2^64 - 2; 0: it is known by its registration id only.
+            registration_id: Wanted registration id; 0: the known one, or the next free one.
+            retention_bytes: Most bytes to keep; 0: the repository's limit.
+            activity_timeout_ns: Idle time after which its registration id is free; 0: the Store's.
+            state_lifetime_ns: Idle time after which its messages are deleted; 0: the Store's.
+            now_ns: Wall clock.
+
+        Returns:
+            The state, with the low sqn that it had if the source is known.
+
+        Raises:
+            ResourceLimit: The Store has its maximum number of sources.
+            RepositoryError: The registration id belongs to another client.
+        """
+        limits = (retention_bytes, activity_timeout_ns, state_lifetime_ns, now_ns)
+        with self._transaction() as database:
+            known = self._known_source(database, topic, session_id, registration_id)
+            if known is not None:
+                database.execute(
+                    "UPDATE sources SET retention_bytes = ?, activity_timeout_ns = ?, state_lifetime_ns = ?, "
+                    "active_ns = ? WHERE number = ?",
+                    (*limits, known),
+                )
+            else:
+                used = {row[0] for row in database.execute("SELECT number FROM sources")}
+                known = next((n for n in range(lib.UM_STORE_SOURCES_MAX) if n not in used), None)
+                if known is None:
+                    raise ResourceLimit(
+                        f"the Store has {len(used)} sources", hint="delete sources that ended"
+                    )
+                chosen = self._free_registration_id(database, registration_id)
+                database.execute(
+                    f"INSERT INTO sources ({_SOURCE}) VALUES (?, ?, ?, ?, 0, ?, ?, ?, ?)",
+                    (known, topic, str(session_id), chosen, *limits),
+                )
+            found = database.execute(f"SELECT {_SOURCE} FROM sources WHERE number = ?", (known,)).fetchone()
+        return _source(found)
+
+    @staticmethod
+    def _known_source(
+        database: sqlite3.Connection, topic: str, session_id: int, registration_id: int
+    ) -> int | None:
+        """Return the number of the source that has this session id or, without one, this registration id."""
+        condition, value = _identity(session_id, registration_id)
+        row = database.execute(
+            f"SELECT number FROM sources WHERE topic = ? AND {condition} AND forgotten_position IS NULL",
+            (topic, value),
+        ).fetchone()
+        return None if row is None else int(row[0])
+
+    @staticmethod
+    def _free_registration_id(database: sqlite3.Connection, wanted: int) -> int:
+        used = (
+            "SELECT 1 FROM sources WHERE registration_id = ?1 AND forgotten_position IS NULL "
+            "UNION SELECT 1 FROM receivers WHERE registration_id = ?1"
+        )
+        if wanted:
+            if database.execute(used, (wanted,)).fetchone():
+                raise RepositoryError(
+                    f"registration id {wanted} belongs to another client", hint="use a session id instead"
+                )
+            return wanted
+        chosen = int(database.execute("SELECT next_registration_id FROM store").fetchone()[0])
+        while chosen == 0 or database.execute(used, (chosen,)).fetchone():
+            chosen = (chosen + 1) % _REGISTRATION_IDS
+        database.execute("UPDATE store SET next_registration_id = ?", ((chosen + 1) % _REGISTRATION_IDS,))
+        return chosen
+
+    def sources(self) -> list[SourceState]:
+        """Return all registered sources, by number."""
+        with self._lock:
+            rows = self._database.execute(
+                f"SELECT {_SOURCE} FROM sources WHERE forgotten_position IS NULL ORDER BY number"
+            ).fetchall()
+        return [_source(row) for row in rows]
+
+    def source(self, number: int) -> SourceState | None:
+        """Return a registered source, or None."""
+        with self._lock:
+            row = self._database.execute(
+                f"SELECT {_SOURCE} FROM sources WHERE number = ? AND forgotten_position IS NULL", (number,)
+            ).fetchone()
+        return None if row is None else _source(row)
+
+    def raise_low_sqns(self, low_sqns: Mapping[int, int]) -> None:
+        """Store the lowest sqn to keep of these sources; it never falls."""
+        with self._transaction() as database:
+            database.executemany(
+                "UPDATE sources SET low_sqn = max(low_sqn, ?) WHERE number = ?",
+                [(low, number) for number, low in low_sqns.items()],
+            )
+
+    def forget_source(self, number: int, position: int) -> None:
+        """Delete a source and its receivers. Its number stays taken while the log may contain it.
+
+        Args:
+            number: Number of the source.
+            position: The log contains its messages only before this position, and in the segment that begins there.
+        """
+        with self._transaction() as database:
+            database.execute("DELETE FROM receivers WHERE source = ?", (number,))
+            database.execute("UPDATE sources SET forgotten_position = ? WHERE number = ?", (position, number))
+
+    def forgotten_sources(self) -> list[int]:
+        """Return the numbers of forgotten sources that are still taken."""
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT number FROM sources WHERE forgotten_position IS NOT NULL"
+            ).fetchall()
+        return [int(row[0]) for row in rows]
+
+    def free_numbers(self, oldest_position: int) -> None:
+        """Make the numbers of forgotten sources available again if the log begins behind their messages."""
+        with self._transaction() as database:
+            database.execute("DELETE FROM sources WHERE forgotten_position < ?", (oldest_position,))
+
+    # ---- receivers ----
+
+    def register_receiver(
+        self,
+        source: int,
+        session_id: int,
+        *,
+        registration_id: int = 0,
+        activity_timeout_ns: int = 0,
+        state_lifetime_ns: int = 0,
+        now_ns: int,
+    ) -> ReceiverState:
+        """Register a receiver of a source, or update the state of a known one.
+
+        Args:
+            source: Number of the source.
+            session_id: Session id of the receiver; 0: it is known by its registration id only.
+            registration_id: Wanted registration id; 0: the known one, or the next free one.
+            activity_timeout_ns: Idle time after which its registration id is free; 0: the Store's.
+            state_lifetime_ns: Idle time after which its state is deleted; 0: the Store's.
+            now_ns: Wall clock.
+
+        Returns:
+            The state, with what it acknowledged if the receiver is known.
+
+        Raises:
+            RepositoryError: The source is not registered, or the registration id belongs to another client.
+        """
+        limits = (activity_timeout_ns, state_lifetime_ns, now_ns)
+        with self._transaction() as database:
+            if not database.execute(
+                "SELECT 1 FROM sources WHERE number = ? AND forgotten_position IS NULL", (source,)
+            ).fetchone():
+                raise RepositoryError(f"source {source} is not registered", hint="register the source first")
+            condition, value = _identity(session_id, registration_id)
+            known = database.execute(
+                f"SELECT registration_id FROM receivers WHERE source = ? AND {condition}", (source, value)
+            ).fetchone()
+            if known is not None:
+                chosen = int(known[0])
+                database.execute(
+                    "UPDATE receivers SET activity_timeout_ns = ?, state_lifetime_ns = ?, active_ns = ? "
+                    "WHERE source = ? AND registration_id = ?",
+                    (*limits, source, chosen),
+                )
+            else:
+                chosen = self._free_registration_id(database, registration_id)
+                database.execute(
+                    f"INSERT INTO receivers ({_RECEIVER}) VALUES (?, ?, ?, NULL, ?, ?, ?)",
+                    (source, chosen, str(session_id), *limits),
+                )
+            found = database.execute(
+                f"SELECT {_RECEIVER} FROM receivers WHERE source = ? AND registration_id = ?",
+                (source, chosen),
+            ).fetchone()
+        return _receiver(found)
+
+    def receivers(self, source: int) -> list[ReceiverState]:
+        """Return the receivers of a source, by registration id."""
+        with self._lock:
+            rows = self._database.execute(
+                f"SELECT {_RECEIVER} FROM receivers WHERE source = ? ORDER BY registration_id", (source,)
+            ).fetchall()
+        return [_receiver(row) for row in rows]
+
+    def acknowledge(self, acknowledged: Mapping[tuple[int, int], int], now_ns: int) -> None:
+        """Store acknowledgements, cumulative: an older one changes nothing but the time of activity.
+
+        Args:
+            acknowledged: Highest consumed sqn by (source number, registration id of the receiver).
+            now_ns: Wall clock.
+        """
+        with self._transaction() as database:
+            database.executemany(
+                "UPDATE receivers SET acknowledged_sqn = max(ifnull(acknowledged_sqn, ?1), ?1), active_ns = ?2 "
+                "WHERE source = ?3 AND registration_id = ?4",
+                [(sqn, now_ns, source, receiver) for (source, receiver), sqn in acknowledged.items()],
+            )
+
+    def forget_receiver(self, source: int, registration_id: int) -> None:
+        """Delete the state of a receiver."""
+        with self._transaction() as database:
+            database.execute(
+                "DELETE FROM receivers WHERE source = ? AND registration_id = ?", (source, registration_id)
+            )
+
+
+def _identity(session_id: int, registration_id: int) -> tuple[str, str | int]:
+    """Return the condition by which a client is known, and its value."""
+    return ("session_id = ?", str(session_id)) if session_id else ("registration_id = ?", registration_id)
+
+
+def _source(row: tuple[int, str, str, int, int, int, int, int, int]) -> SourceState:
+    number, topic, session_id, *rest = row
+    return SourceState(number, topic, int(session_id), *rest)
+
+
+def _receiver(row: tuple[int, int, str, int | None, int, int, int]) -> ReceiverState:
+    source, registration_id, session_id, *rest = row
+    return ReceiverState(source, registration_id, int(session_id), *rest)  # type: ignore[arg-type]
