@@ -19,7 +19,6 @@ _Static_assert((uint32_t)STREAM_BYTES >= (uint32_t)UM_LBMC_MESSAGE_BYTES_MAX + U
                "a record always fits behind an incomplete message");
 static const int64_t INTERVAL_NS = 100000000;
 static const int64_t GREETING_NS = INT64_C(5000000000);
-static const int64_t LOOK_NS = 100000000; /* the loop looks at a log at least this often, should a wake-up be missed */
 static const int64_t TOPICS_RETRY_NS = 10000000;
 static const int64_t CHECK_NS = 10000000; /* how often a thread that polls reads the socket */
 
@@ -404,5 +403,5 @@ int64_t um_ipc_connection_tick(um_ipc_connection *connection, int64_t now_ns)
         report_topics(connection);
     if (connection->needs_announcement)
         return um_earliest_ns(connection->due_ns, now_ns + TOPICS_RETRY_NS);
-    return is_reading(connection) ? um_earliest_ns(connection->due_ns, now_ns + LOOK_NS) : connection->due_ns;
+    return connection->due_ns;
 }

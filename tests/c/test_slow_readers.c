@@ -245,6 +245,23 @@ TEST("W8 UM-118", "a TSNI that arrives first at the open queue ends the cut, and
     close_session(f);
 }
 
+TEST("W8", "the review that opens a queue makes the tick due, which delivers what was held")
+{
+    slow_fixture *f = open_session(1, HOLD_NS);
+    step_until(f, UM_QUEUE_HOLDING, true);
+    read_rows(f, SLOW, UM_ROW_BEGINNING_OF_SESSION, 1);
+    uint32_t last = f->topic_sqns[SLOW] - 1;
+    CHECK(read_rows(f, SLOW, UM_ROW_MESSAGE, UINT32_MAX) < last);
+    CHECK(um_node_review_by_ns(&f->node, f->now_ns) > f->now_ns);
+    um_node_review_queues(&f->node, f->now_ns);
+    CHECK_EQ(f->queues[SLOW].state, UM_QUEUE_OPEN);
+    CHECK_EQ(um_node_review_by_ns(&f->node, f->now_ns), f->now_ns);
+    um_node_tick(&f->node, f->now_ns);
+    CHECK_EQ(read_rows(f, SLOW, UM_ROW_MESSAGE, UINT32_MAX), last);
+    CHECK(um_node_review_by_ns(&f->node, f->now_ns) > f->now_ns);
+    close_session(f);
+}
+
 TEST("W8", "a queue that is read while it holds loses nothing, and the hold time begins again")
 {
     slow_fixture *f = open_session(TOPICS, HOLD_NS);

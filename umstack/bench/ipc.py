@@ -72,7 +72,7 @@ def resolution_options() -> str:
 
 def measure(plan: IpcPlan, progress: Progress) -> list[Result]:
     """Measure every contender once a round, in turns."""
-    config = plan.config + resolution_options()
+    config = f"{plan.config}\n{resolution_options()}"
     pins = Pins.apart() if plan.is_pinned else Pins()
     place = OneHost([LocalHost(number) for number in range(max(plan.readers) + 1)])
     results: list[Result] = []

@@ -309,6 +309,8 @@ bool um_node_review_queues(um_node *node, int64_t now_ns)
 
 int64_t um_node_review_by_ns(const um_node *node, int64_t now_ns)
 {
+    if (node->is_tick_due)
+        return now_ns;
     return node->holding_count > 0 ? now_ns + HOLDING_CHECK_NS : node->review_due_ns;
 }
 
@@ -316,6 +318,7 @@ int64_t um_node_tick(um_node *node, int64_t now_ns)
 {
     int64_t next_ns = UM_NEVER_NS;
     node->now_ns = now_ns;
+    node->is_tick_due = false;
     for (uint32_t i = 0; i < node->session_count; i++) {
         if (node->due_ns[i] <= now_ns) {
             node->sessions[i]->is_behind = node->is_behind;
@@ -344,6 +347,7 @@ um_receiver_session *um_node_finished_session(um_node *node)
 
 void um_node_wake(um_node *node, int64_t now_ns)
 {
+    node->is_tick_due = true;
     for (uint32_t i = 0; i < node->session_count; i++) {
         node->due_ns[i] = INT64_MIN;
         node->sessions[i]->due_ns[UM_TIMER_CONTROLLERS] = now_ns;

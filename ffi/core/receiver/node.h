@@ -29,6 +29,7 @@ typedef struct um_node {
     bool is_held;           /* every session with receivers is held; it was so at the last review */
     uint32_t holding_count; /* queues in state HOLDING at the last review */
     int64_t review_due_ns;  /* when the queues are reviewed next */
+    bool is_tick_due;       /* um_node_wake since the last tick */
     uint64_t hold_changes;  /* reviews that changed which sessions are held */
     bool has_begun_otr;     /* some controller has started off-transport recovery; cleared by the owner */
     bool is_behind;         /* set by the owner before a tick: received datagrams are still unread */
@@ -76,7 +77,8 @@ uint64_t um_node_window_bytes(const um_node *node);
  * comparison while all queues are open. Returns is_held: the owner then leaves datagrams of every session unread. */
 bool um_node_review_queues(um_node *node, int64_t now_ns);
 
-/* Returns when to review the queues at the latest; UM_NEVER_NS while all are open. */
+/* Returns when to review the queues at the latest; UM_NEVER_NS while all are open. After a review that changed a
+ * queue's state it is now: controllers deliver what they held, or drop it, in the tick. */
 int64_t um_node_review_by_ns(const um_node *node, int64_t now_ns);
 
 /* Runs the timers that are due. Returns when the next call is due. */
