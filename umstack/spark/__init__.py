@@ -12,17 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from umstack.spark.umpcap import UmpcapDataSource
+    from umstack.spark.umpcap_manifest import find_splits
     from umstack.spark.views import register_views
 
-__all__ = ["UmpcapDataSource", "register_views"]
+__all__ = ["UmpcapDataSource", "find_splits", "register_views"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: both need PySpark, which other modules here do not."""
+    """Import on first use: they need PySpark, which other modules here do not."""
     if name == "UmpcapDataSource":
         from umstack.spark.umpcap import UmpcapDataSource
 
         return UmpcapDataSource
+    if name == "find_splits":
+        from umstack.spark.umpcap_manifest import find_splits
+
+        return find_splits
     if name == "register_views":
         from umstack.spark.views import register_views
 

@@ -18,6 +18,7 @@ from umstack.facts.facts import Facts
 from umstack.facts.kinds import SESSION
 from umstack.facts.packed import NO_SESSION, PACKETS, from_ipc, ipc, unpacked
 from umstack.spark.umpcap import UmpcapDataSource
+from umstack.spark.umpcap_manifest import find_splits
 
 _TABLES = pa.schema([("table", pa.string()), ("rows", pa.binary())])
 _SLICE_ROWS = 1 << 20
@@ -27,6 +28,7 @@ _SLICE_ROWS = 1 << 20
 def facts_frame(spark: SparkSession, captures: Sequence[str], hardware_times: bool = False) -> DataFrame:
     """Return the packed facts of captures, one row for each frame of a session and part of a capture."""
     spark.dataSource.register(UmpcapDataSource)
+    find_splits(spark, captures, hardwareTimes=str(hardware_times).lower())
     reader = spark.read.format(UmpcapDataSource.name()).option("rows", "facts").option("notes", "true")
     reader = reader.option("hardwareTimes", str(hardware_times).lower())
     return reader.load(list(captures))

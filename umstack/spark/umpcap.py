@@ -1,8 +1,8 @@
 """`spark.read.format("umpcap")`: captures as rows, one per packet, split inside large files, in Arrow batches.
 
 Options: `targetPartitionBytes`, `onlyOurs`, `lbtrmPorts`, `lbtruPorts`, `resolutionPorts`, `tcpPorts`, `batchRows`,
-`notes`, `rows`, `windowSeconds`; docs/spark.md explains them. `.schema(...)` with some of the columns omits the others,
-which is much faster.
+`notes`, `rows`, `windowSeconds`, `hardwareTimes`, `manifestFolder`; docs/spark.md explains them. `.schema(...)` with
+some of the columns omits the others, which is much faster.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from umstack.capture import CaptureError, Split, split
+from umstack.capture import CaptureError, Split
 from umstack.capture.reading.capture_files import capture_files, copies
 from umstack.facts.packed import PACKED
 from umstack.facts.packet_columns import PACKETS
 from umstack.spark.column_notes import commented
 from umstack.spark.pushed_filters import push, spark_pushes_filters
-from umstack.spark.umpcap_parts import FACT_ROWS, PACKET_ROWS, CapturePart, PartReader, UmpcapOptions
+from umstack.spark.umpcap_manifest import parts_of
+from umstack.spark.umpcap_parts import FACT_ROWS, PACKET_ROWS, PartReader, UmpcapOptions
 from umstack.spark.umpcap_stream import UmpcapStreamReader
 from umstack.spark.umpcap_tables import TableReader, table_schema
+from umstack.spark.umpcap_tasks import CapturePart, CaptureTask, packed_tasks
 
 NAME = "umpcap"
 
@@ -40,29 +42,19 @@ class UmpcapReader(DataSourceReader):
         self._reader = PartReader(schema, options)
         self._options = options
 
-    def partitions(self) -> list[CapturePart]:
-        """Splits of all files; of identical files only one is read."""
+    def partitions(self) -> list[CaptureTask]:
+        """Tasks that read all files; of identical files only one is read."""
         files = capture_files(self._options.paths)
         doubles = copies(files)
-        parts = [
-            CapturePart(one)
-            for file in files
-            if file not in doubles
-            for one in split(
-                file,
-                self._options.target_bytes,
-                self._options.ports,
-                hardware_times=self._options.hardware_times,
-            )
-        ]
+        parts = [part for file in files if file not in doubles for part in parts_of(file, self._options)]
         if self._options.notes:
             for file, original in doubles.items():
                 parts.append(CapturePart(Split(file), f"the same as {original}, not read again"))
-        return parts
+        return packed_tasks(parts, self._options.target_bytes)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Decode a partition."""
-        if not isinstance(partition, CapturePart):
+        if not isinstance(partition, CaptureTask):
             raise TypeError(f"{type(partition).__name__} is not a part of a capture")
         return self._reader.read(partition)
 

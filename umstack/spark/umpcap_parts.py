@@ -1,13 +1,14 @@
-"""Options, partitions and their decoding, shared by the batch and the stream reader of `umpcap`."""
+"""Options of `umpcap` and the decoding of its partitions, shared by the batch and the stream reader."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -28,10 +29,12 @@ from umstack.facts.packed import PACKED, packed
 from umstack.facts.packet_columns import PACKETS, note_row, select
 from umstack.pipeline.table_schema import layer_of
 from umstack.spark.option_names import unknown_options
+from umstack.spark.umpcap_tasks import CapturePart, CaptureTask
 
 OPTION_NAMES = (
     *("targetPartitionBytes", "onlyOurs", "lbtrmPorts", "lbtruPorts", "resolutionPorts", "tcpPorts"),
-    *("notes", "rows", "windowSeconds", "batchRows", "maxBytesPerTrigger", "hardwareTimes", "path", "paths"),
+    *("notes", "rows", "windowSeconds", "batchRows", "maxBytesPerTrigger", "hardwareTimes", "manifestFolder"),
+    *("path", "paths"),
 )
 """All options of a read; Spark itself adds path and paths."""
 
@@ -57,6 +60,8 @@ class UmpcapOptions:
     """Maximum bytes of captures in a batch of a stream; None: everything available."""
     ports: CapturePorts
     hardware_times: bool = False
+    manifest_folder: Path = field(default_factory=lambda: _manifest_folder({}))
+    """Where the splits of large captures are kept."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> UmpcapOptions:
@@ -91,6 +96,7 @@ class UmpcapOptions:
                 _ports(lowered, "lbtruPorts", default.lbtru),
             ),
             hardware_times=_flag(lowered, "hardwareTimes"),
+            manifest_folder=_manifest_folder(lowered),
         )
 
     def decode(
@@ -106,6 +112,11 @@ class UmpcapOptions:
             selection=selection,
             tally=tally,
         )
+
+
+def _manifest_folder(options: Mapping[str, str]) -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(options.get("manifestfolder") or Path(cache) / "umstack" / "splits")
 
 
 def _positive(options: Mapping[str, str], name: str, default: int) -> int:
@@ -146,16 +157,6 @@ def _ports(options: Mapping[str, str], name: str, default: tuple[int, int]) -> t
     return int(low), int(high or low)
 
 
-@dataclass
-class CapturePart(InputPartition):
-    """A partition: a split of a file, or only a note on a file."""
-
-    split: Split
-    note: str | None = None
-    position: int | None = None
-    """The byte that the note refers to."""
-
-
 class PartReader:
     """Decodes partitions of batch and stream readers. It is pickled and runs on the executors."""
 
@@ -169,38 +170,44 @@ class PartReader:
         self.of_stream = of_stream
         known = PACKED if options.rows == FACT_ROWS else PACKETS
         types = {field.name: field.dataType for field in from_arrow_schema(known)}
-        for field in schema:
-            if field.name not in types:
+        for column in schema:
+            if column.name not in types:
                 raise CaptureError(
-                    f"a capture has no column {field.name}", hint=f"there are {', '.join(types)}"
+                    f"a capture has no column {column.name}", hint=f"there are {', '.join(types)}"
                 )
-            if field.dataType.simpleString() != types[field.name].simpleString():
-                wanted, got = types[field.name].simpleString(), field.dataType.simpleString()
-                raise CaptureError(f"column {field.name} is {wanted}, not {got}", hint=_OPTIONS_HINT)
+            if column.dataType.simpleString() != types[column.name].simpleString():
+                wanted, got = types[column.name].simpleString(), column.dataType.simpleString()
+                raise CaptureError(f"column {column.name} is {wanted}, not {got}", hint=_OPTIONS_HINT)
         self.names = schema.fieldNames()
         self.selection = Selection()
         """Filter for the packets that become rows. A note, which is not a packet, matches no filter."""
 
-    def read(self, part: CapturePart) -> Iterator[pa.RecordBatch]:
+    def read(self, task: CaptureTask) -> Iterator[pa.RecordBatch]:
         """Return the record batches of a partition."""
         if self.options.rows == FACT_ROWS:
-            return self._facts(part)
-        return self._packets(part)
+            yield from self._facts(task)
+            return
+        for part in task.parts:
+            yield from self._packets(part)
 
-    def _facts(self, part: CapturePart) -> Iterator[pa.RecordBatch]:
+    def _facts(self, task: CaptureTask) -> Iterator[pa.RecordBatch]:
         counter = Counter(self.options.window_ns)
+        for part in task.parts:
+            self._count(counter, part)
+        for window_ns, facts in counter.facts().items():
+            yield from packed(facts, window_ns).select(self.names).to_batches()
+
+    def _count(self, counter: Counter, part: CapturePart) -> None:
         path = part.split.path
         if part.note is not None:
             counter.note(path, part.note)
-        else:
-            notes = CaptureNotes()
-            for batch in self.options.decode(part.split, notes, tally=counter.tally):
-                counter.take(batch)
-            for note in notes.notes if self.options.notes else ():
-                if self._is_reported(note, notes):
-                    counter.note(path, note.template, note.count)
-        for window_ns, facts in counter.facts().items():
-            yield from packed(facts, window_ns).select(self.names).to_batches()
+            return
+        notes = CaptureNotes()
+        for batch in self.options.decode(part.split, notes, tally=counter.tally):
+            counter.take(batch)
+        for note in notes.notes if self.options.notes else ():
+            if self._is_reported(note, notes):
+                counter.note(path, note.template, note.count)
 
     def _packets(self, part: CapturePart) -> Iterator[pa.RecordBatch]:
         if part.note is not None and not self.selection.is_everything:

@@ -37,7 +37,8 @@ from umstack.spark.umpcap_notes import (
     ending_note,
     no_copy_note,
 )
-from umstack.spark.umpcap_parts import CapturePart, PartReader, UmpcapOptions
+from umstack.spark.umpcap_parts import PartReader, UmpcapOptions
+from umstack.spark.umpcap_tasks import CapturePart, CaptureTask, packed_tasks
 
 _LOG = logging.getLogger(__name__)
 _UNENDING = 2**63
@@ -158,7 +159,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
         places[walked.place.start] = walked.place
         return walked
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[CapturePart]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[CaptureTask]:
         """Return the data written between two offsets, split into parts, and the notes added between them."""
         self._known = end
         parts = _note_parts(start.get("notes", {}), end.get("notes", {}))
@@ -166,7 +167,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
             first = start["files"].get(file, 0)
             # A file that became shorter is a different one and is read from its start.
             parts += self._parts(file, first if first <= last else 0, last)
-        return parts
+        return packed_tasks(parts, self._options.target_bytes)
 
     def _parts(self, file: str, first: int, last: int) -> Iterator[CapturePart]:
         if first == last:
@@ -177,7 +178,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
             following = self._walk(place, until).place
             if following.start == place.start:
                 raise CaptureError(f"{file} has changed: byte {last} was read before and is not there now")
-            yield CapturePart(replace(place, end=following.start))
+            yield CapturePart(replace(place, end=following.start), size_bytes=following.start - place.start)
             place = following
 
     def _begun(self, file: str) -> Split:
@@ -202,7 +203,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Decode a partition."""
-        if not isinstance(partition, CapturePart):
+        if not isinstance(partition, CaptureTask):
             raise TypeError(f"{type(partition).__name__} is not a part of a capture")
         batches: Iterator[pa.RecordBatch] = self._reader.read(partition)
         return batches

@@ -1,0 +1,115 @@
+"""The planning of a read: splits are found once, on workers, and small files share a task."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from umstack.capture import Split
+from umstack.capture.generate import Traffic, generate
+from umstack.facts.packet_columns import PACKETS
+from umstack.spark import UmpcapDataSource, find_splits, umpcap_manifest
+from umstack.spark.umpcap import UmpcapReader
+from umstack.spark.umpcap_parts import UmpcapOptions
+from umstack.spark.umpcap_tasks import CapturePart, packed_tasks
+
+FEW, MANY = 50, 1500
+TARGET = "100000"
+
+
+def captures(folder: Path, *packets: int) -> None:
+    """Write captures with these numbers of packets."""
+    folder.mkdir()
+    for number, count in enumerate(packets):
+        generate(folder / f"{number}.pcap", count, Traffic(message_bytes=1000 + number))
+
+
+def positions(reader: UmpcapReader) -> list[tuple[str, int]]:
+    """The packets of all tasks of a reader."""
+    return [
+        (row["capture_file"], row["position"])
+        for task in reader.partitions()
+        for batch in reader.read(task)
+        for row in batch.select(["capture_file", "position"]).to_pylist()
+    ]
+
+
+def reader_of(folder: Path, **options: str) -> UmpcapReader:
+    """A reader as Spark makes one for each action."""
+    chosen = UmpcapOptions.of({"path": str(folder), "targetPartitionBytes": TARGET, **options})
+    return UmpcapReader(from_arrow_schema(PACKETS), chosen)
+
+
+def test_workers_find_splits_once_and_reads_use_them(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only large files without a manifest are split; a file that changes is split again."""
+    folder = tmp_path / "captures"
+    captures(folder, MANY, FEW, MANY)
+    kept = {"manifestFolder": str(tmp_path / "kept")}
+    plan = {"targetPartitionBytes": TARGET, **kept}
+    assert find_splits(spark, [str(folder)], **plan) == 2
+    assert find_splits(spark, [str(folder)], **plan) == 0
+    assert find_splits(spark, [str(folder)], **{**plan, "targetPartitionBytes": "150000"}) == 2
+    split_again: list[str] = []
+    original = umpcap_manifest.split
+
+    def counted(file: str, *arguments: Any, **options: Any) -> list[Split]:
+        split_again.append(Path(file).name)
+        return original(file, *arguments, **options)
+
+    monkeypatch.setattr(umpcap_manifest, "split", counted)
+    reader = reader_of(folder, **kept)
+    assert len(reader.partitions()) > 2 * MANY * 1000 // int(TARGET)
+    found = positions(reader)
+    assert len(found) == len(set(found)) == FEW + 2 * MANY
+    assert split_again == []
+    with (folder / "2.pcap").open("ab") as file:
+        file.write((folder / "1.pcap").read_bytes()[24:])
+    for _ in range(2):
+        assert len(positions(reader_of(folder, **kept))) == 2 * FEW + 2 * MANY
+    assert split_again == ["2.pcap"]
+
+
+def test_a_read_works_if_splits_cannot_be_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log names the file and the reason."""
+    folder = tmp_path / "captures"
+    captures(folder, MANY)
+    (tmp_path / "occupied").write_text("a file where the folder should be")
+    assert len(positions(reader_of(folder, manifestFolder=str(tmp_path / "occupied" / "kept")))) == MANY
+    assert "0.pcap are not kept" in caplog.text
+
+
+def test_small_files_share_tasks_and_large_parts_do_not() -> None:
+    """Tasks hold at most the target, parts keep their order, and a file has a least weight."""
+    sizes = [10, 10, 900, 80, 1000, 1500, 10, 995, 0]
+    parts = [CapturePart(Split(str(number)), size_bytes=size) for number, size in enumerate(sizes)]
+    tasks = packed_tasks(parts, 1000)
+    assert [[part.size_bytes for part in task.parts] for task in tasks] == [
+        *([10, 10, 900], [80], [1000], [1500], [10], [995], [0]),
+    ]
+    empty = [CapturePart(Split("empty"))] * 200
+    assert [len(task.parts) for task in packed_tasks(empty, 6400)] == [64, 64, 64, 8]
+    assert packed_tasks([], 1000) == []
+
+
+def test_a_folder_of_small_files_is_one_task(spark: Any, tmp_path: Path) -> None:
+    """Each packet of each file is read once; of copies only one file, with a note on each other."""
+    folder = tmp_path / "captures"
+    captures(folder, *[FEW] * 20)
+    for number in range(3):
+        shutil.copy(folder / "7.pcap", folder / f"copy{number}.pcap")
+    spark.dataSource.register(UmpcapDataSource)
+    frame = spark.read.format("umpcap").option("notes", "true").load(str(folder))
+    assert frame.rdd.getNumPartitions() == 1
+    rows = frame.select("capture_file", "position", "status").collect()
+    packets = {(row["capture_file"], row["position"]) for row in rows if "note: " not in row["status"]}
+    assert len(packets) == 20 * FEW
+    assert sum("the same as" in row["status"] for row in rows) == 3

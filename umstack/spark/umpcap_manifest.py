@@ -1,0 +1,172 @@
+"""Manifests: the splits of large captures, found once by workers and kept in a folder of the driver's host.
+
+A manifest belongs to one version of a file (path, length, time of change) and to the options that its splits depend on.
+A capture that changes gets another one. Manifests that were not used for a month are removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from umstack._core import ffi
+from umstack.capture import CaptureError, Interface, Split, split
+from umstack.capture.reading.capture_files import capture_files
+from umstack.capture.reading.remote import is_remote
+from umstack.facts.packed import from_ipc, ipc
+from umstack.spark.umpcap_parts import UmpcapOptions
+from umstack.spark.umpcap_tasks import CapturePart
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger(__name__)
+_SUFFIX = ".splits"
+_KEPT_SECONDS = 30 * 24 * 3600
+_INTERFACE = [
+    *(("link_type", pa.int32()), ("snap_bytes", pa.int64()), ("resolution", pa.int32())),
+    *(("offset_s", pa.int64()), ("name", pa.string())),
+]
+_SPLITS = pa.schema(
+    [
+        *(("path", pa.string()), ("start", pa.int64()), ("end", pa.int64()), ("format", pa.int32())),
+        *(("swapped", pa.bool_()), ("section_first", pa.int64())),
+        *(("interfaces", pa.list_(pa.struct(_INTERFACE))), ("hardware_times", pa.bool_())),
+        *(("streams", pa.binary()), ("fragments", pa.binary()), ("copies", pa.binary())),
+    ]
+)
+# Splits contain these structures of the core as bytes.
+_STATE_BYTES = tuple(map(ffi.sizeof, ("um_streams", "um_fragments", "um_copies")))
+
+
+def find_splits(spark: SparkSession, paths: Sequence[str], **options: str) -> int:
+    """Find the splits of large captures on the workers, and keep them for later reads.
+
+    A read finds splits that are not kept itself, on the driver's host, one file after another.
+
+    Args:
+        spark: The session.
+        paths: Captures, as for `load`.
+        options: The options of the later reads (docs/spark.md).
+
+    Returns:
+        The number of captures whose splits were found; 0 if all are known or small.
+
+    Raises:
+        CaptureError: An option is wrong, or there are no captures.
+
+    Example:
+        >>> from umstack.spark import find_splits
+        >>> find_splits(spark, ["captures/"])    # doctest: +SKIP
+        12
+    """
+    chosen = UmpcapOptions.of({**options, "path": "captures"})
+    wanted = [
+        file
+        for file in capture_files(paths)
+        if _is_large(file, chosen.target_bytes) and _kept(file, chosen) is None
+    ]
+    if not wanted:
+        return 0
+
+    def found(file: str) -> tuple[str, bytes | None]:
+        # The read reports a file that cannot be split.
+        with suppress(CaptureError):
+            return file, _stored(_split(file, chosen))
+        return file, None
+
+    many = spark.sparkContext.parallelize(wanted, len(wanted)).map(found).collect()
+    for file, stored in many:
+        if stored is not None:
+            _keep(file, chosen, stored)
+    _remove_old(chosen.manifest_folder)
+    return len(many)
+
+
+def parts_of(file: str, options: UmpcapOptions) -> list[CapturePart]:
+    """Return the parts of a file: its kept splits if there are any, otherwise it is split now."""
+    if is_remote(file):
+        return [CapturePart(_whole(file, options), size_bytes=options.target_bytes)]
+    size = _size(file)
+    if not _is_large(file, options.target_bytes):
+        return [CapturePart(_whole(file, options), size_bytes=size)]
+    splits = _kept(file, options)
+    if splits is None:
+        splits = _split(file, options)
+        _keep(file, options, _stored(splits))
+        _remove_old(options.manifest_folder)
+    return [CapturePart(one, size_bytes=(one.end or size) - one.start) for one in splits]
+
+
+def _whole(file: str, options: UmpcapOptions) -> Split:
+    return Split(file, hardware_times=options.hardware_times)
+
+
+def _split(file: str, options: UmpcapOptions) -> list[Split]:
+    return split(file, options.target_bytes, options.ports, hardware_times=options.hardware_times)
+
+
+def _size(file: str) -> int:
+    with suppress(OSError):
+        return Path(file).stat().st_size
+    # The read reports a file that was removed.
+    return 0
+
+
+def _is_large(file: str, target_bytes: int) -> bool:
+    return not is_remote(file) and _size(file) > target_bytes
+
+
+def _path(file: str, options: UmpcapOptions) -> Path:
+    found = Path(file).stat()
+    version = (file, found.st_size, found.st_mtime_ns, metadata.version("umstack"), _STATE_BYTES)
+    key = repr((*version, options.target_bytes, options.ports.tcp, options.hardware_times))
+    return options.manifest_folder / (hashlib.sha256(key.encode()).hexdigest()[:32] + _SUFFIX)
+
+
+def _kept(file: str, options: UmpcapOptions) -> list[Split] | None:
+    with suppress(OSError):
+        path = _path(file, options)
+        rows = from_ipc(path.read_bytes()).to_pylist()
+        os.utime(path)
+        return [_loaded(row) for row in rows]
+    return None
+
+
+def _loaded(row: dict[str, object]) -> Split:
+    interfaces = tuple(Interface(**one) for one in row.pop("interfaces"))  # type: ignore[attr-defined]
+    return Split(**row, interfaces=interfaces)  # type: ignore[arg-type]
+
+
+def _stored(splits: list[Split]) -> bytes:
+    return ipc(pa.Table.from_pylist([asdict(one) for one in splits], schema=_SPLITS))
+
+
+def _keep(file: str, options: UmpcapOptions, stored: bytes) -> None:
+    """Write a manifest, atomically: several drivers may write the same one."""
+    try:
+        path = _path(file, options)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written = path.with_suffix(f".{os.getpid()}")
+        written.write_bytes(stored)
+        written.replace(path)
+    except OSError as error:
+        _LOG.warning("the splits of %s are not kept: %s", file, error)
+
+
+def _remove_old(folder: Path) -> None:
+    oldest = time.time() - _KEPT_SECONDS
+    for path in folder.glob("*"):
+        with suppress(OSError):
+            if path.stat().st_mtime < oldest:
+                path.unlink()
