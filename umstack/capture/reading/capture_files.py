@@ -7,7 +7,7 @@ import gzip
 import hashlib
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ _CAPTURE_NAME = re.compile(r"\.(?:pcap|pcapng|cap|erf)\d*(?:\.gz|\.zst)?$", re.I
 _COMPRESSED_NAME = re.compile(r"\.(?:gz|zst)$", re.IGNORECASE)
 _GZIP_LENGTH_BYTES = 4
 _BLOCK_BYTES = 256 << 10
+_END_BYTES = 4096
 
 
 def capture_files(paths: Iterable[str]) -> list[str]:
@@ -71,8 +72,8 @@ def is_compressed_name(path: str) -> bool:
 def copies(files: Iterable[str]) -> dict[str, str]:
     """Return files with the same content as another one, compressed or not, with the name of that one.
 
-    Only files of equal length are compared; compressed ones only with a file of the same name without the compression,
-    or with one of the length that gzip stores.
+    Only files of equal length and equal first and last bytes are read for it; compressed ones only with a file of the
+    same name without the compression, or with one of the length that gzip stores.
     """
     # Remote files are not fetched for a comparison.
     listed = [file for file in files if not is_remote(file)]
@@ -81,19 +82,30 @@ def copies(files: Iterable[str]) -> dict[str, str]:
 
 
 def _same_bytes(files: list[str]) -> dict[str, str]:
-    by_length: dict[int, list[str]] = {}
-    for file in files:
-        by_length.setdefault(Path(file).stat().st_size, []).append(file)
+    lengths = {file: Path(file).stat().st_size for file in files}
+    by_length = _grouped([file for file in files if lengths[file]], lengths.__getitem__)
+    # Rotation makes files of equal length. Only files whose ends are equal, too, are read whole.
+    by_ends = [same for alike in by_length for same in _grouped(alike, _ends)]
     found: dict[str, str] = {}
-    for length, candidates in by_length.items():
-        if length == 0 or len(candidates) == 1:
-            continue
-        first_with: dict[bytes, str] = {}
-        for file in candidates:
-            original = first_with.setdefault(_digest(file), file)
-            if original != file:
-                found[file] = original
+    for first, *others in (same for alike in by_ends for same in _grouped(alike, _digest)):
+        found.update(dict.fromkeys(others, first))
     return found
+
+
+def _grouped(files: list[str], mark: Callable[[str], Hashable]) -> list[list[str]]:
+    """Return the groups of several files with the same mark."""
+    groups: dict[Hashable, list[str]] = {}
+    for file in files:
+        groups.setdefault(mark(file), []).append(file)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _ends(path: str) -> bytes:
+    """Return the first and last bytes of a file."""
+    with Path(path).open("rb", buffering=0) as file:
+        head = file.read(_END_BYTES)
+        file.seek(max(0, file.seek(0, 2) - _END_BYTES))
+        return head + file.read(_END_BYTES)
 
 
 def _digest(path: str) -> bytes:
