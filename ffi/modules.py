@@ -144,6 +144,7 @@ CORE = Module(
         ), sized=("um_fragments",)),
         Header("capture/reading/copies.h", names=(
             "UM_COPIES_WITHIN_NS", "um_copies_stored_bytes", "um_copies_store", "um_copies_load",
+            "um_copies_is_settled",
         ), sized=("um_copies",)),
         Header("capture/reading/packet.h"),
         Header("capture/reading/container.h"),

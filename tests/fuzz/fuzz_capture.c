@@ -245,6 +245,8 @@ static uint64_t in_splits(columns *into, const uint8_t *data, size_t size, uint6
         uint64_t end = start, at = start;
         *step = um_capture_skip(&reader, data, size, start + split_bytes, &end);
         bool last = *step != UM_CAPTURE_ENDED;
+        uint64_t found = start + split_bytes / 2;
+        REQUIRE(found >= size || !um_capture_find(&reader, data, size, &found) || found < size);
         *step = decode_window(&reader_of_parts, into, data, size, 0, last ? UINT64_MAX : end, true, &at, &sum);
         if (last)
             return sum;

@@ -10,18 +10,19 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
 from umstack._core import ffi
 from umstack.capture import CaptureError, Interface, Split, split
 from umstack.capture.reading.capture_files import capture_files
+from umstack.capture.reading.ranges import WalkedRange, joined, range_count, walked_range
 from umstack.capture.reading.remote import is_remote
 from umstack.facts.packed import from_ipc, ipc
 from umstack.spark.umpcap_parts import UmpcapOptions
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _SUFFIX = ".splits"
 _KEPT_SECONDS = 30 * 24 * 3600
+_TASKS_PER_CORE = 4
+_Made = TypeVar("_Made")
 _INTERFACE = [
     *(("link_type", pa.int32()), ("snap_bytes", pa.int64()), ("resolution", pa.int32())),
     *(("offset_s", pa.int64()), ("name", pa.string())),
@@ -52,7 +55,8 @@ _STATE_BYTES = tuple(map(ffi.sizeof, ("um_streams", "um_fragments", "um_copies")
 def find_splits(spark: SparkSession, paths: Sequence[str], **options: str) -> int:
     """Find the splits of large captures on the workers, and keep them for later reads.
 
-    A read finds splits that are not kept itself, on the driver's host, one file after another.
+    The ranges of a file are walked at the same time (umstack.capture.reading.ranges). A read finds splits that are not
+    kept itself, on the driver's host, one after another.
 
     Args:
         spark: The session.
@@ -78,19 +82,39 @@ def find_splits(spark: SparkSession, paths: Sequence[str], **options: str) -> in
     ]
     if not wanted:
         return 0
+    parallelism = spark.sparkContext.defaultParallelism * _TASKS_PER_CORE
 
-    def found(file: str) -> tuple[str, bytes | None]:
-        # The read reports a file that cannot be split.
-        with suppress(CaptureError):
-            return file, _stored(_split(file, chosen))
-        return file, None
+    def walked(range_of_file: tuple[int, int]) -> tuple[int, tuple[int, WalkedRange | None]]:
+        file, number = range_of_file
+        begun = _whole(wanted[file], chosen)
+        return file, (number, _readable(walked_range, begun, number, chosen.target_bytes, chosen.ports))
 
-    many = spark.sparkContext.parallelize(wanted, len(wanted)).map(found).collect()
-    for file, stored in many:
-        if stored is not None:
-            _keep(file, chosen, stored)
+    def stored(ranges: Iterable[tuple[int, WalkedRange | None]], file: int) -> bytes | None:
+        begun = _whole(wanted[file], chosen)
+        splits = _readable(joined, begun, dict(ranges), chosen.target_bytes, chosen.ports)
+        return None if splits is None else _stored(splits)
+
+    numbers = [
+        (file, number)
+        for file, path in enumerate(wanted)
+        for number in range(range_count(_size(path), chosen.target_bytes))
+    ]
+    ranges = spark.sparkContext.parallelize(numbers, min(len(numbers), parallelism)).map(walked)
+    by_file = ranges.groupByKey(min(len(wanted), parallelism))
+    many = by_file.map(lambda of_file: (of_file[0], stored(of_file[1], of_file[0]))).collect()
+    for file, manifest in many:
+        if manifest is not None:
+            _keep(wanted[file], chosen, manifest)
     _remove_old(chosen.manifest_folder)
     return len(many)
+
+
+def _readable(make: Callable[..., _Made], *arguments: object) -> _Made | None:
+    """Return None for a file that cannot be read, because the read of it reports the reason."""
+    try:
+        return make(*arguments)
+    except CaptureError:
+        return None
 
 
 def parts_of(file: str, options: UmpcapOptions) -> list[CapturePart]:

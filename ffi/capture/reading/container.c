@@ -567,3 +567,78 @@ enum um_capture_step um_capture_next(um_capture_reader *reader, const uint8_t *d
     note_packet(reader, packet, base);
     return step;
 }
+
+/* Finding a record. */
+
+static uint64_t plausible_pcap(const um_capture_reader *reader, const uint8_t *record, int64_t *time_s)
+{
+    uint32_t limit = reader->interfaces[0].resolution == 9 ? 1000000000 : 1000000;
+    uint32_t captured = get32(reader, record + 8), frame = get32(reader, record + 12);
+    *time_s = get32(reader, record);
+    bool is_plausible = captured > 0 && captured <= UM_CAPTURE_FOUND_BYTES && captured <= frame &&
+                        frame <= UM_CAPTURE_RECORD_BYTES_MAX && get32(reader, record + 4) < limit;
+    return is_plausible ? PCAP_RECORD_BYTES + (uint64_t)captured : 0;
+}
+
+static uint64_t plausible_block(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t at)
+{
+    bool swapped = reader->swapped;
+    block found;
+    bool is_whole = at % 4 == 0 && read_block(reader, data, length, at, &found) == UM_CAPTURE_PACKET;
+    reader->swapped = swapped;
+    return is_whole ? found.bytes : 0;
+}
+
+static uint64_t plausible_erf(const uint8_t *record, int64_t *time_s)
+{
+    um_erf_header header;
+    if (!um_erf_read(record, &header))
+        return 0;
+    *time_s = header.time_ns / 1000000000;
+    return header.record_bytes;
+}
+
+/* Returns the bytes of the record that may start at `at`, or 0. *time_s: its time, if the format has one in each. */
+static uint64_t plausible_bytes(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t at,
+                                int64_t *time_s)
+{
+    /* No other format has a longer header. */
+    if (length - at < PCAP_RECORD_BYTES)
+        return 0;
+    uint64_t bytes = reader->format == UM_CAPTURE_PCAP     ? plausible_pcap(reader, data + at, time_s)
+                     : reader->format == UM_CAPTURE_PCAPNG ? plausible_block(reader, data, length, at)
+                                                           : plausible_erf(data + at, time_s);
+    return bytes <= length - at ? bytes : 0;
+}
+
+/* Returns true if records follow each other from `at`. *steps counts them down. */
+static bool is_chain(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t at, uint32_t *steps)
+{
+    enum { APART_S_MAX = 24 * 3600 };
+    uint64_t enough = length - at > UM_CAPTURE_FOUND_BYTES ? at + UM_CAPTURE_FOUND_BYTES : length;
+    int64_t before_s = 0, time_s = 0;
+    for (bool is_first = true; at < enough && *steps > 0; is_first = false) {
+        uint64_t bytes = plausible_bytes(reader, data, length, at, &time_s);
+        int64_t apart_s = time_s - before_s;
+        if (bytes == 0 || (!is_first && (apart_s < -APART_S_MAX || apart_s > APART_S_MAX)))
+            return false;
+        before_s = time_s;
+        at += bytes;
+        --*steps;
+    }
+    return at >= enough;
+}
+
+bool um_capture_find(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t *at)
+{
+    enum { STEPS_MAX = 4 << 20 };
+    uint32_t steps = STEPS_MAX;
+    uint64_t end = length - *at > UM_CAPTURE_RECORD_BYTES_MAX ? *at + UM_CAPTURE_RECORD_BYTES_MAX : length;
+    for (uint64_t from = *at; from < end && steps > 0; from++) {
+        if (is_chain(reader, data, length, from, &steps)) {
+            *at = from;
+            return true;
+        }
+    }
+    return false;
+}

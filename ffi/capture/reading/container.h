@@ -18,6 +18,7 @@ enum {
     UM_CAPTURE_INTERFACES_MAX = 1024,
     UM_CAPTURE_NAME_BYTES = 64,
     UM_CAPTURE_RECORD_BYTES_MAX = 16 << 20, /* a longer record counts as damage */
+    UM_CAPTURE_FOUND_BYTES = 256 << 10,     /* more than a packet, which may contain a capture */
     UM_CAPTURE_CLOCK_STEP_NS = 1000000,     /* queues reorder by microseconds; a longer step back is a clock step */
 };
 
@@ -100,5 +101,11 @@ void um_capture_retime(um_capture_reader *reader, um_capture_packet *packet, con
  * ENDED with *at there. */
 enum um_capture_step um_capture_skip(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t until,
                                      uint64_t *at);
+
+/* Moves *at forward to a record, without reading what is before it: to the first position from which plausible records
+ * follow each other for UM_CAPTURE_FOUND_BYTES, or to the end of the file. The reader has the format and interfaces of
+ * the file. No bytes prove a record: a packet may contain a capture. So the caller must compare the position with that
+ * of a reader that arrives from before it. Returns false if there is none, or if the search takes too long. */
+bool um_capture_find(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t *at);
 
 #endif

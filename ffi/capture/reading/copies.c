@@ -110,6 +110,11 @@ um_copy_found um_copies_take(um_copies *copies, const um_capture_packet *packet,
     return found;
 }
 
+bool um_copies_is_settled(const um_copies *copies)
+{
+    return copies->packet_count >= 2 * (uint64_t)UM_COPIES_PACKETS_MAX;
+}
+
 uint64_t um_copies_stored_bytes(const um_copies *copies)
 {
     return copies->packet_count == 0 ? 0 : sizeof *copies;

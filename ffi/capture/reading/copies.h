@@ -55,6 +55,10 @@ typedef struct um_copy_found {
 /* Takes the next packet. */
 um_copy_found um_copies_take(um_copies *copies, const um_capture_packet *packet, const um_captured_frame *frame);
 
+/* Returns true if it has taken so many packets that those before them, if there were any, would change nothing: the
+ * packets that it holds were compared with others that it took. */
+bool um_copies_is_settled(const um_copies *copies);
+
 /* The state as bytes, as with um_streams. */
 uint64_t um_copies_stored_bytes(const um_copies *copies);
 void um_copies_store(const um_copies *copies, uint8_t *out, uint64_t capacity);
