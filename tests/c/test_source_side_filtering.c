@@ -181,6 +181,25 @@ TEST("UX-27", "a client whose interest is missing, incomplete or too large is se
     send_text(f, source, "x", UM_SEND_FLUSH);
     run_sender(f);
     CHECK_EQ(sent_to(f, A), 1); /* more topics than there is space for */
+    /* The part that arrives last is neither the one without space, nor the one that needs every topic. */
+    part = (um_interest_part){.version = 10, .part_count = (MANY + PART - 1) / PART + 1};
+    for (uint32_t at = 0; at < MANY; at += PART, part.part++)
+        interest(f, A, id, &part, topics + at, MANY - at < PART ? MANY - at : PART);
+    interest(f, A, id, &part, topics, 1);
+    CHECK_EQ(last_report(f, A).version, 10);
+    part = (um_interest_part){.version = 11, .part_count = 2, .needs_all = true};
+    capture_clear(&f->link);
+    send_text(f, source, "x", UM_SEND_FLUSH);
+    run_sender(f);
+    CHECK_EQ(sent_to(f, A), 1);
+    interest(f, A, id, &part, NULL, 0);
+    part = (um_interest_part){.version = 11, .part = 1, .part_count = 2};
+    interest(f, A, id, &part, topics, 1);
+    CHECK_EQ(last_report(f, A).version, 11);
+    capture_clear(&f->link);
+    send_text(f, source, "x", UM_SEND_FLUSH);
+    run_sender(f);
+    CHECK_EQ(sent_to(f, A), 1);
     session_close(f);
 }
 

@@ -1,5 +1,6 @@
 /* Topic reports: their bytes, what is refused, and the topics that a source notes of a receiver. */
 #include "check.h"
+#include "core/delivery/message_queue.h"
 #include "core/source/receiver_accounting.h"
 #include "core/wire/topic_report.h"
 
@@ -98,6 +99,14 @@ TEST("", "a receiver's limit of a topic holds until it reports another, leaves, 
     report.topics[1].message_max_bytes = 80000;
     um_accounting_on_topics(accounting, account, &report);
     CHECK_EQ(um_account_message_max(account, 7, 0), 80000);
+    report.topics[1].message_max_bytes = UM_QUEUE_MESSAGE_BYTES_MIN - 1; /* forged: no receiver has such a limit */
+    um_accounting_on_topics(accounting, account, &report);
+    CHECK_EQ(um_account_message_max(account, 7, 0), UINT32_MAX);
+    CHECK_EQ(atomic_load(&accounting->message_max_bytes), 70000);
+    report.topics[1].message_max_bytes = UM_QUEUE_MESSAGE_BYTES_MIN;
+    um_accounting_on_topics(accounting, account, &report);
+    CHECK_EQ(um_account_message_max(account, 7, 0), UM_QUEUE_MESSAGE_BYTES_MIN);
+    CHECK_EQ(atomic_load(&accounting->message_max_bytes), UM_QUEUE_MESSAGE_BYTES_MIN);
     um_accounting_on_topics(accounting, account, NULL);
     CHECK_EQ(um_account_message_max(account, 7, 0), UINT32_MAX);
     free(memory);

@@ -139,7 +139,7 @@ static void start_version(um_client_interest *interest, const um_interest_part *
     interest->version = part->version;
     interest->part_count = part->part_count;
     interest->parts = 0;
-    interest->is_filtered = false;
+    interest->needs_all = interest->is_filtered = false;
 }
 
 void um_clients_on_acknowledged(um_source_session *session, um_client *client, bool has_sent_interest)
@@ -159,14 +159,14 @@ void um_clients_on_acknowledged(um_source_session *session, um_client *client, b
 static void add_part(um_source_session *session, um_client *client, const um_interest_part *part, um_packet *topics)
 {
     um_client_interest *interest = &client->interest;
-    bool has_space = true;
     uint32_t topic_index;
+    interest->needs_all |= part->needs_all;
     while (um_interest_next_topic(topics, &topic_index))
-        has_space &= um_topic_filter_add(&interest->filter, topic_index);
+        interest->needs_all |= !um_topic_filter_add(&interest->filter, topic_index);
     interest->parts |= (uint64_t)1 << part->part;
     if (!is_whole(interest))
         return;
-    interest->is_filtered = !part->needs_all && has_space;
+    interest->is_filtered = !interest->needs_all;
     interest->since_sqn = session->next_sqn - client->behind;
 }
 

@@ -24,6 +24,7 @@ typedef struct um_client_interest {
     uint32_t part_count;
     uint64_t parts;     /* bitmap of the parts received */
     uint32_t since_sqn; /* datagrams from here on are filtered by this version */
+    bool needs_all;     /* a part received so far needs every topic, or has more topics than there is space for */
     bool is_filtered;
 } um_client_interest;
 

@@ -1,5 +1,7 @@
 #include "core/source/receiver_accounting.h"
 
+#include "core/delivery/message_queue.h"
+
 enum { ACTIVE_NS = 1000000000 };
 
 /* A receiver that was idle for this long has gone: it restarted, with another address. */
@@ -49,8 +51,10 @@ static void note_topic(um_receiver_accounting *accounting, um_receiver_account *
         account->is_overfull = true;
         return;
     }
-    account->message_max_bytes[um_topic_filter_place(&account->topics, topic.topic_index)] = topic.message_max_bytes;
-    if (topic.message_max_bytes != 0 &&
+    bool is_limit = topic.message_max_bytes >= UM_QUEUE_MESSAGE_BYTES_MIN;
+    account->message_max_bytes[um_topic_filter_place(&account->topics, topic.topic_index)] =
+        is_limit ? topic.message_max_bytes : 0;
+    if (is_limit &&
         topic.message_max_bytes < atomic_load_explicit(&accounting->message_max_bytes, memory_order_relaxed))
         atomic_store_explicit(&accounting->message_max_bytes, topic.message_max_bytes, memory_order_relaxed);
 }

@@ -90,7 +90,8 @@ um_receiver_account *um_accounting_on_status(um_receiver_accounting *accounting,
 /* Notes the number of datagrams given up in the current session of a receiver. Returns the increase. */
 uint32_t um_accounting_on_given_up(um_receiver_account *account, uint32_t given_up, uint32_t unconfirmed);
 
-/* Notes the topics that a receiver reports. NULL: it has left. */
+/* Notes the topics that a receiver reports. NULL: it has left. A limit that no queue has (UM_QUEUE_MESSAGE_BYTES_MIN)
+ * is forged, and none: every send would look for it. */
 void um_accounting_on_topics(um_receiver_accounting *accounting, um_receiver_account *account,
                              const um_topic_report *report);
 /* Returns the bytes of the longest message of the topic that the receiver accepts; UINT32_MAX: any, or unknown, or the
