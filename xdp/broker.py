@@ -15,14 +15,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import selectors
 import socket
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from umstack_xdp.broker_policy import FRAMES_MAX_BYTES, Peer, Policy, peer_of
@@ -49,10 +46,8 @@ from umstack_xdp.ring_place import RingPlace, ring_places_now
 from umstack_xdp.steering import Steering
 from umstack_xdp.xsk import RingSet, ring_bytes
 
-__all__ = ["FRAMES_MAX_BYTES", "Broker", "BrokerEvent", "Peer", "Policy", "inherited_listener", "listen_at"]
+__all__ = ["FRAMES_MAX_BYTES", "Broker", "BrokerEvent", "Peer", "Policy"]
 
-_LISTEN_BACKLOG = 64
-_FIRST_INHERITED = 3  # systemd's SD_LISTEN_FDS_START
 _BUSY_TIMEOUT_S = 1.0  # a queue stays busy briefly after its last user
 _BUSY_RETRY_S = 0.02
 _LOOK_S = 0.5  # interval of checks of idle connections and of loans with open sockets
@@ -113,7 +108,7 @@ class Broker(Closing):
         on_event: Callable[[BrokerEvent], None],
         confinement: dict[str, str] | None = None,
     ) -> None:
-        """Use a listener made by `listen_at` or `inherited_listener`.
+        """Use a listener of `umstack_xdp.listening`.
 
         `confinement` describes the restrictions of this process and is reported on request (`umstack_xdp.confinement`).
         """
@@ -433,71 +428,6 @@ class Broker(Closing):
                 "--frames-max-mib",
                 errno=errno.ENOBUFS,
             )
-
-
-# ---- the listening socket ----
-
-
-@contextlib.contextmanager
-def listen_at(path: Path) -> Iterator[socket.socket]:
-    """Create the socket at the path, replacing one without a listener, and remove it afterwards.
-
-    Every process may connect; the policy decides by its user whether it is served.
-    """
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-        _remove_stale(path)
-        listener.bind(str(path))
-        path.chmod(0o666)
-        listener.listen(_LISTEN_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise BrokerError(
-            f"listening at {path}: {os.strerror(error.errno or 0)}",
-            hint="name another --path, in a directory that this user may write to",
-            errno=error.errno or 0,
-        ) from error
-    except BaseException:
-        listener.close()
-        raise
-    try:
-        yield listener
-    finally:
-        listener.close()
-        with contextlib.suppress(PermissionError):  # another user's directory: the next broker replaces it
-            path.unlink(missing_ok=True)
-
-
-def inherited_listener() -> socket.socket | None:
-    """Return the listening socket that systemd passed (LISTEN_FDS); None if there is none."""
-    if os.environ.get("LISTEN_PID") != str(os.getpid()) or not os.environ.get("LISTEN_FDS"):
-        return None
-    if (count := os.environ["LISTEN_FDS"]) != "1":
-        raise BrokerError(
-            f"systemd passed {count} sockets", hint="give its unit exactly one ListenSequentialPacket="
-        )
-    listener = socket.socket(fileno=_FIRST_INHERITED)
-    os.set_inheritable(_FIRST_INHERITED, False)
-    if (listener.family, listener.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
-        raise BrokerError(
-            "the socket systemd passed is of another kind", hint="use ListenSequentialPacket= in its unit"
-        )
-    return listener
-
-
-def _remove_stale(path: Path) -> None:
-    if not path.exists() or not stat.S_ISSOCK(path.stat().st_mode):
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-            return
-    raise BrokerError(
-        f"a broker listens at {path} already", hint="end it, or name another --path", errno=errno.EADDRINUSE
-    )
 
 
 def _place(request: OpenRequest) -> RingPlace:

@@ -3,13 +3,18 @@ reported exactly."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from tests.netns.contexts import members
-from tests.unit.driver_ends import NOBODY, applications, driver
+from tests.unit.driver_ends import NOBODY, ROOT, applications, driver, driver_command
 from tests.unit.lbtipc_ends import payload
 from tests.unit.loopback import OWN_ADDRESSES
 from tests.waiting import SECONDS, collect
@@ -114,3 +119,36 @@ def test_a_killed_driver_is_replaced_without_unreported_losses(shared_lab: Lab, 
         assert report["in_order"]
         assert sum(n for name, n in report["counts"].items() if name.startswith(near)) == 2 * COUNT
         assert (report["events"]["DriverLost"], report["events"]["EndOfSession"]) == (1, 1)
+
+
+def test_one_driver_serves_two_interfaces_and_lends_rings(shared_lab: Lab) -> None:
+    """Each interface has its own control socket, and the broker's socket answers for the rings of others."""
+    here = shared_lab.hosts[0]
+    folder = tempfile.TemporaryDirectory()
+    tmp_path = Path(folder.name)
+    tmp_path.chmod(0o755)  # other users connect
+    paths = {name: tmp_path / f"{name}.sock" for name in (here.interface, "lo")}
+    command = driver_command(
+        tmp_path / "INTERFACE.sock", here.interface, "lo", "--broker-path", str(tmp_path / "xdp.sock"), *ALLOWED,
+        **OWN_ADDRESSES,
+    )  # fmt: skip
+    process = here.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    try:
+        said = [process.stderr.readline() for _ in range(3)]
+        assert [line.split()[0] for line in said] == ["serving", "serving", "lending"], said
+        with ExitStack() as stack:
+            for name, path in paths.items():
+                begin = stack.enter_context(applications(path, interface=name, run=here.run))
+                subscriber, publisher = begin("subscribe", "both"), begin("publish", "both")
+                publisher.ask("100")
+                assert list(subscriber.ask("100")["counts"].values()) == [100]
+        asking = f"import pathlib; print(ask_broker(pathlib.Path({str(tmp_path / 'xdp.sock')!r})).lent)"
+        code = f"from umstack_xdp.broker_client import ask_broker; {asking}"
+        asked = here.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert asked.communicate(timeout=SECONDS)[0] == "{}\n"
+    finally:
+        process.terminate()
+        complaint = process.communicate(timeout=SECONDS)[1]
+    assert process.returncode == 0, complaint
+    assert not list(tmp_path.iterdir()), "the sockets are removed"
+    folder.cleanup()

@@ -27,6 +27,7 @@ from umstack.lab import Host, Lab
 from umstack_xdp import broker as xdp_broker
 from umstack_xdp.broker_client import ask_broker, open_brokered_rings
 from umstack_xdp.broker_protocol import MESSAGE_MAX_BYTES, OpenRequest, encode_request
+from umstack_xdp.listening import listen_at
 from umstack_xdp.xsk import unavailable
 
 NOBODY, OTHER_USER = 65534, 65533
@@ -785,7 +786,7 @@ def test_a_connection_with_rings_may_say_nothing(shared_lab: Lab, folder: Path) 
     def lend_and_wait() -> tuple[bytes | None, bytes]:
         policy = xdp_broker.Policy(idle_timeout_s=idle_timeout_s)
         with (
-            xdp_broker.listen_at(path) as listener,
+            listen_at(path) as listener,
             xdp_broker.Broker(listener, policy, lambda event: None) as broker,
         ):
             thread = threading.Thread(target=broker.serve)

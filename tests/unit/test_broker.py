@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from umstack_xdp import AttachMode, RingMode, RingSettings
-from umstack_xdp.broker import Broker, BrokerEvent, Policy, listen_at
+from umstack_xdp.broker import Broker, BrokerEvent, Policy
 from umstack_xdp.broker_policy import Peer
 from umstack_xdp.broker_protocol import MESSAGE_MAX_BYTES, AskRequest, OpenRequest, Request, encode_request
+from umstack_xdp.listening import listen_at
 
 IDLE_S = 0.4
 PATIENCE_S = 10.0

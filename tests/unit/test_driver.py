@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ from tests.unit.driver_ends import (
     raw_application,
 )
 from tests.unit.lbtipc_ends import CAPACITY, RawSource, payload
-from tests.unit.loopback import open_context
+from tests.unit.loopback import OWN_ADDRESSES, open_context
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import (
     Context,
@@ -51,10 +52,14 @@ from umstack.driver.protocol import (
     default_path,
     encode,
 )
+from umstack.driving import Driver, DriverLimits
 from umstack.driving.relay import Relay
+from umstack.driving.topics import DriverContext
 from umstack.errors import ResourceLimit
 from umstack.events import Event
 from umstack.reader import Reader
+from umstack_xdp.broker_policy import Policy
+from umstack_xdp.listening import listen_at
 
 ALLOWED = ("--allow-user", str(NOBODY))
 QUICK_END: dict[str, Any] = {"transport_lbtrm_activity_timeout": 1000}
@@ -529,6 +534,26 @@ def test_a_refusal_names_the_versions_of_both(running: RunningDriver) -> None:
     assert "7 to 9" in refusal
 
 
+def test_a_connection_that_never_attaches_is_closed(tmp_path: Path) -> None:
+    """After the idle timeout; an attached one may be silent for longer."""
+    path = tmp_path / "driver.sock"
+    policy = Policy(idle_timeout_s=0.3)
+    with DriverContext("lo", **OWN_ADDRESSES) as context, listen_at(path) as listener:
+        one = Driver(context, listener, policy, DriverLimits(), lambda _event: None)
+        thread = threading.Thread(target=one.serve)
+        thread.start()
+        try:
+            with raw_application(path) as attached_peer, raw_application(path) as silent:
+                attach_raw(attached_peer)
+                assert silent.recv(1) == b""
+                order = {"do": "receive", "request": 1, "id": 1, "topic": "idle", "options": {}}
+                assert ask_raw(attached_peer, **order) == {"reply": 1}
+        finally:
+            one.stop()
+            thread.join(SECONDS)
+            one.close()
+
+
 def test_the_command_reports_what_it_did(tmp_path: Path) -> None:
     """--json: one object on stdout, with the counts; SIGTERM ends it with status 0."""
     command = driver_command(tmp_path / "driver.sock", "lo", "--json")
@@ -540,6 +565,6 @@ def test_the_command_reports_what_it_did(tmp_path: Path) -> None:
     said, complained = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, complained
     report = json.loads(said)
-    assert (report["interface"], report["attached"]) == ("lo", 1)
-    assert report["link"] == "socket"
+    assert report["interfaces"] == {"lo": {"path": str(tmp_path / "driver.sock"), "link": "socket"}}
+    assert report["attached"] == 1
     assert lib.UM_RELAY_SOURCES_MAX == 4096

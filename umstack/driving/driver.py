@@ -54,6 +54,7 @@ class DriverEvent:
     what: str
     """`attached`, `detached` or `refused`."""
     peer: Peer
+    interface: str
     reason: str = ""
 
 
@@ -61,6 +62,7 @@ class DriverEvent:
 class _Application:
     connection: socket.socket
     peer: Peer
+    since_s: float
     is_attached: bool = False
     is_gone: bool = False
     receivers: dict[int, ReceivedTopic] = field(default_factory=dict)
@@ -104,7 +106,7 @@ class Driver:
         limits: DriverLimits,
         on_event: Callable[[DriverEvent], None],
     ) -> None:
-        """Use a context, which the caller closes after the driver, and a listener (umstack_xdp.broker.listen_at)."""
+        """Use a context, which the caller closes after the driver, and a listener (umstack_xdp.listening)."""
         self._context, self._listener = context, listener
         self._policy, self._limits, self._on_event = policy, limits, on_event
         self._applications: set[_Application] = set()
@@ -121,7 +123,8 @@ class Driver:
     def serve(self) -> None:
         """Serve until stop(), or an exception such as KeyboardInterrupt."""
         while True:
-            for key, _ in self._selector.select(_LOOK_SECONDS if self._ending else None):
+            has_timers = self._ending or any(not one.is_attached for one in self._applications)
+            for key, _ in self._selector.select(_LOOK_SECONDS if has_timers else None):
                 if key.fileobj is self._stopping:
                     return
                 if key.fileobj is self._listener:
@@ -158,12 +161,12 @@ class Driver:
         peer = peer_of(connection)
         refusal = self._refusal(peer)
         if refusal is not None:
-            self._on_event(DriverEvent("refused", peer, refusal.message))
+            self._report("refused", peer, refusal.message)
             with contextlib.suppress(OSError):
                 connection.send(_refusal_message(refusal))
             connection.close()
             return
-        application = _Application(connection, peer)
+        application = _Application(connection, peer, time.monotonic())
         with self._lock:
             self._applications.add(application)
         self._selector.register(connection, selectors.EVENT_READ, application)
@@ -238,7 +241,7 @@ class Driver:
         application.is_attached = True
         interface, link = self._context.interface.name, self._context.link
         self._send(application, {"version": version, "interface": interface, "link": link})
-        self._on_event(DriverEvent("attached", application.peer))
+        self._report("attached", application.peer)
 
     def _send(self, application: _Application, fields: Mapping[str, Any]) -> None:
         """Send a message. An application that does not read its socket is cut off. Any thread."""
@@ -249,9 +252,15 @@ class Driver:
             with contextlib.suppress(OSError):
                 application.connection.shutdown(socket.SHUT_RDWR)  # the serving thread then drops it
 
+    def _report(self, what: str, peer: Peer, reason: str = "") -> None:
+        self._on_event(DriverEvent(what, peer, self._context.interface.name, reason))
+
     def _drop_gone(self) -> None:
-        for application in [one for one in self._applications if one.is_gone]:
-            self._drop(application, "it does not read its control socket")
+        """Drop applications that do not read, and connections that have not attached in time."""
+        oldest_s = time.monotonic() - self._policy.idle_timeout_s
+        for one in list(self._applications):
+            if one.is_gone or (not one.is_attached and one.since_s < oldest_s):
+                self._drop(one, "it does not read its control socket")
 
     def _drop(self, application: _Application, reason: str) -> None:
         application.is_gone = True
@@ -266,7 +275,7 @@ class Driver:
             self._ending.append(_Ending(source, time.monotonic()))
         application.connection.close()
         if application.is_attached:
-            self._on_event(DriverEvent("detached", application.peer, reason))
+            self._report("detached", application.peer, reason)
 
     # ---- requests ----
 
