@@ -93,17 +93,63 @@ def test_a_rate_is_the_same_in_the_table_and_in_words(tmp_path: Path) -> None:
     assert f": {bit_rate(session['bits_per_second'] / 8)} of payload on average" in text
 
 
-def test_the_page_starts_with_a_summary(report: Report) -> None:
-    """One sentence each on the traffic, the losses and the worst other finding precedes the list of findings."""
+def test_the_page_is_verdict_figures_problems_charts_then_folded_facts(report: Report) -> None:
+    """Everything that is no problem, no setting and no chart is folded away; paths are in the footer alone."""
     text = report.page.read_text()
-    opening = text[text.index('<p class="opening">') : text.index("<h2>Findings</h2>")]
-    texts = {one.topic: html.escape(one.text) for one in report.findings}
-    assert texts["traffic"] in opening
-    assert opening.index(texts["traffic"]) < opening.index(texts["loss"])
-    worst = texts["loss-sporadic"] if "sporadic" in opening else texts["loss-burst"]
-    said, _, more = worst.partition(". ")
-    assert said in opening
-    assert more not in opening
+    body = text[text.index("<body>") :]
+    order = [
+        'class="verdict bad"',
+        'class="figures"',
+        'class="problems"',
+        "Settings that",
+        'class="chart"',
+        "<details>",
+    ]
+    places = [body.index(one) for one in order]
+    assert places == sorted(places)
+    assert body.count("<details>") == body.count("</details>") > 3
+    assert body.index("<table>") > body.index("<details>")
+    for one in report.findings:
+        assert (body.index(html.escape(one.text)) < places[4]) == (one.is_problem or one.is_advice)
+    assert body.count(report.captures[0]) == body[body.index("<footer>") :].count(report.captures[0]) == 1
+    assert "Captured at switch, " in body
+    assert "All times are those of its clock." in body
+
+
+def test_the_figures_are_those_of_the_capture(report: Report) -> None:
+    """Rate, loss, time to repair and standing still, as numbers for programs and in the verdict."""
+    figures = report.figures
+    assert figures is not None
+    lost = len({*BURST, *SCATTERED})
+    assert (figures.datagrams, figures.lost, figures.unrepaired) == (500, lost, 0)
+    assert figures.loss_share == pytest.approx(lost / 500)
+    assert figures.repair_p50_ns == figures.repair_p99_ns == 20 * MS + 300_000
+    assert (figures.stall_ns, figures.stall_share) == (0, 0)
+    assert report.verdict.severity is Severity.BAD
+    assert "lost on the way and all repaired, in 20.3 ms (median)" in report.verdict.text
+    assert report.to_dict()["figures"]["lost"] == lost
+    assert report.to_dict()["verdict"] == {"severity": "bad", "text": report.verdict.text}
+
+
+def test_problems_come_by_cost_with_a_remedy(report: Report) -> None:
+    """Each problem has a cost and what to do; the kinds of cost are in order, and the larger cost is first."""
+    problems = report.problems
+    costs = [one.cost for one in problems if one.cost is not None]
+    assert [one.topic for one in problems[:2]] == ["loss-sporadic", "loss-burst"]
+    assert [(one.kind, -one.size) for one in costs] == sorted((one.kind, -one.size) for one in costs)
+    assert all(one.remedy for one in problems)
+    assert not any(one.remedy for one in report.findings if not one.is_problem)
+
+
+def test_a_capture_without_loss_has_no_problem(tmp_path: Path) -> None:
+    """The verdict is good, and nothing is listed as a problem."""
+    sent = (frame(data(sqn, message(1, sqn, bytes(1000)))) for sqn in range(100))
+    packets = (Packet(START_NS + at * MS, content) for at, content in enumerate(sent))
+    (tmp_path / "switch.pcap").write_bytes(pcap(packets))
+    made = make_report([str(tmp_path / "switch.pcap")], tmp_path / "out")
+    assert made.verdict.text == "No loss was seen, and no publisher stood still."
+    assert (made.verdict.severity, made.problems) == (Severity.GOOD, [])
+    assert 'class="problems"' not in made.page.read_text()
 
 
 @pytest.mark.parametrize("start", [0, 2**32 - 5])
@@ -230,5 +276,7 @@ def test_stalls_are_reported_with_their_cause(tmp_path: Path) -> None:
     assert f": window held at 250 by {STALLED_RECEIVER} for 50 ms: {cause}." in finding.text
     assert finding.severity is Severity.BAD
     shown = made.page.read_text()
-    assert "<h2>Stalls</h2>" in shown
+    assert "<summary>Stalls <span>3</span></summary>" in shown
+    assert made.problems[0] is finding
+    assert made.verdict.text.startswith("A publisher stood still for 120 ms (97 % of its time)")
     assert f"{cause}</td>" in shown

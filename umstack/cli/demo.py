@@ -358,9 +358,10 @@ def _print_findings(written: dict[str, Any] | None, why_not: str | None) -> None
         if why_not is not None:
             console.print(f"no report: {why_not}", highlight=False, markup=False)
         return
-    console.print(f"\nfindings in the captures ({written['packets']:,} packets)", highlight=False)
-    for finding in written["findings"][:_FINDINGS_SHOWN_MAX]:
-        console.print(f"- {finding['text']}", highlight=False, markup=False)
+    console.print(f"\nreport on the captures ({written['packets']:,} packets)", highlight=False)
+    console.print(written["verdict"]["text"], highlight=False, markup=False)
+    for problem in written["problems"][:_FINDINGS_SHOWN_MAX]:
+        console.print(f"- {problem['cost']['text']}: {problem['text']}", highlight=False, markup=False)
     console.print(f"full report: {written['page']}", highlight=False, markup=False)
 
 

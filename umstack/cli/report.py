@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 from rich.console import Console
@@ -24,6 +24,9 @@ from umstack.cli.interruption import INTERRUPTED_STATUS, terminable
 from umstack.cli.meter import Meter
 from umstack.cli.stack_options import HARDWARE_TIMES_OPTION, JSON_OPTION
 from umstack.errors import Unsupported
+
+if TYPE_CHECKING:
+    from umstack.report import Report
 
 _SPARK, _FACTS = "starting Spark", "starting"
 _EXAMPLES = """\b
@@ -121,9 +124,28 @@ def command(
     if as_json:
         click.echo(json.dumps(report.to_dict()))
         return
-    for finding in report.findings:
-        click.echo(f"- {finding.text}")
+    for line in _text(report):
+        click.echo(line)
     click.echo(f"\n{report.packets:,} packets in {report.seconds:.1f} s: {report.page}")
+
+
+def _text(report: Report) -> Iterator[str]:
+    """Yield the lines of a report in the order of its page: verdict, figures, problems, settings, facts."""
+    from umstack.report.figures import shown_figures
+
+    yield report.verdict.text
+    if report.figures is not None:
+        yield ""
+        for figure in shown_figures(report.summary, report.figures):
+            yield f"{figure.name:<16}{figure.value:<14}{figure.note}"
+    problems = [
+        f"- {one.cost.text}: {one.text} {one.remedy}" for one in report.problems if one.cost is not None
+    ]
+    settings = [f"- {one.text}" for one in report.findings if one.is_advice]
+    facts = [f"- {one.text}" for one in report.findings if not one.is_problem and not one.is_advice]
+    for title, lines in (("problems", problems), ("settings that would help", settings), ("facts", facts)):
+        if lines:
+            yield from ("", title, *lines)
 
 
 class _NoPandas:

@@ -11,8 +11,10 @@ from enum import IntEnum
 
 from umstack.capture.reading.notes import SNAP_LENGTH
 from umstack.capture.reading.schema import LBTTCP
-from umstack.facts.kinds import COPY, NOTE, RATED_NS
+from umstack.facts.kinds import COPY, NOTE
 from umstack.foreign_text import displayed
+from umstack.report.costs import REMEDIES, Cost, CostKind
+from umstack.report.figures import has_data, of_session, stalled_share, traffic_of, where_seen_best
 from umstack.report.quantities import (
     bit_rate,
     count,
@@ -39,11 +41,30 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A sentence and its severity. `topic` is the kind of finding, for programs."""
+    """A sentence and its severity. `topic` is the kind of finding, for programs.
+
+    A finding that costs something and is worth a look is a problem; the others are facts and advice.
+    """
 
     topic: str
     severity: Severity
     text: str
+    cost: Cost | None = None
+
+    @property
+    def is_problem(self) -> bool:
+        """True if the finding has a cost and is worth a look."""
+        return self.cost is not None and self.severity <= Severity.WORTH_A_LOOK
+
+    @property
+    def is_advice(self) -> bool:
+        """True if the finding suggests an option."""
+        return self.topic == SUGGESTION
+
+    @property
+    def remedy(self) -> str | None:
+        """The remedy of a problem, None for other findings."""
+        return REMEDIES[self.topic] if self.is_problem else None
 
 
 CAUSES = {
@@ -53,16 +74,17 @@ CAUSES = {
     "tail": "the last datagrams before a pause, detected only by a session message",
     "head": "the first datagrams of a session: the receiver joined late",
 }
+SUGGESTION = "suggestion"
 Rules = tuple[Callable[[Summary], Iterator[Finding]], ...]
 
-_NOTABLE_LOSS = 0.001
+NOTABLE_LOSS = 0.001
 _LOW_FILL = 0.5
 _FEW_MESSAGES = 2.0
 _BUSY_DATAGRAMS_PER_SECOND = 1000
 _BURSTY = 10.0
 _BURST_DATAGRAMS_PER_SECOND = 10_000
 """Minimum rate in the busiest millisecond: in a slow session, any single datagram is many times the mean rate."""
-_NOTABLE_STALL = 0.02
+NOTABLE_STALL = 0.02
 _USELESS_SHARE = 0.1
 _COPIED_SHARE = 0.4
 _NAMED = 5
@@ -70,7 +92,7 @@ _NAMED = 5
 
 def findings(summary: Summary) -> list[Finding]:
     """Return all findings, the worst first."""
-    if not any(row["datagrams"] or row["messages"] for row in summary["sessions"]):
+    if not has_data(summary):
         text = (
             "No session data was found: these captures contain no LBT-RM, LBT-RU or LBT-TCP, or only on unexpected "
             "ports."
@@ -104,44 +126,33 @@ def _by_severity(rules: Rules, summary: Summary) -> list[Finding]:
     return sorted(found, key=lambda finding: finding.severity)
 
 
-def _sent(summary: Summary) -> int:
-    """Return the datagrams sent, for each session those at the point that saw the most."""
-    best: dict[tuple[str, int], int] = {}
-    for row in summary["sessions"]:
-        key = (row["publisher"], row["session_id"])
-        best[key] = max(best.get(key, 0), row["datagrams"])
-    return sum(best.values())
-
-
 def _traffic(summary: Summary) -> Iterator[Finding]:
-    keys = {(row["publisher"], row["session_id"]) for row in summary["sessions"]}
-    # A session's rate counts datagrams sent for the first time, without headers, over the session's whole span.
-    rows = _where_seen_best(summary["sessions"], "datagrams")
-    span = max(row["last_ns"] for row in rows) - min(row["first_ns"] for row in rows)
-    parts = ""
-    if len(summary.runs) > 1:
-        # Pauses between runs do not count for the rate.
-        span = sum(run.end_ns - run.start_ns for run in summary.runs)
-        parts = f" of {count(len(summary.runs))} runs together"
-    sent = sum(row["data_bytes"] for row in rows)
-    rate = f": {bit_rate(sent / (span / 1e9))} of payload on average" if span >= RATED_NS else ""
-    streamed = [row for row in rows if row["transport"] == LBTTCP]
-    what = [f"{count(_sent(summary))} datagrams"] if len(streamed) < len(rows) else []
+    sent = traffic_of(summary)
+    parts = f" of {count(len(summary.runs))} runs together" if len(summary.runs) > 1 else ""
+    rate = (
+        f": {bit_rate(sent.bytes_per_second)} of payload on average"
+        if sent.bytes_per_second is not None
+        else ""
+    )
+    streamed = any(row["transport"] == LBTTCP for row in summary["sessions"])
+    only = all(row["transport"] == LBTTCP for row in summary["sessions"])
+    what = [] if only else [f"{count(sent.datagrams)} datagrams"]
     if streamed:
-        what.append(f"{count(sum(row['messages'] for row in streamed))} messages over LBT-TCP")
+        what.append(f"{count(sent.messages_over_tcp)} messages over LBT-TCP")
     text = (
-        f"{count(len(keys))} {'session' if len(keys) == 1 else 'sessions'} sent {' and '.join(what)}, "
-        f"{volume(sent)}, in {duration(span)}{parts}{rate}."
+        f"{count(sent.sessions)} {'session' if sent.sessions == 1 else 'sessions'} sent {' and '.join(what)}, "
+        f"{volume(sent.payload_bytes)}, in {duration(sent.span_ns)}{parts}{rate}."
     )
     yield Finding("traffic", Severity.NOTE, text)
 
 
 def _restarts(summary: Summary) -> Iterator[Finding]:
-    for row in _where_seen_best(summary["sessions"], "restarts"):
+    for row in where_seen_best(summary["sessions"], "restarts"):
         if row["restarts"]:
             times = "once" if row["restarts"] == 1 else f"{count(row['restarts'])} times"
             text = f"The source of {session_name(row)} restarted {times} with the same session id."
-            yield Finding("restarts", Severity.WORTH_A_LOOK, text)
+            cost = Cost(CostKind.INTERRUPTED, row["restarts"], f"{count(row['restarts'])} restarts")
+            yield Finding("restarts", Severity.WORTH_A_LOOK, text, cost)
 
 
 def _topics(summary: Summary) -> Iterator[Finding]:
@@ -160,7 +171,7 @@ def topic_name(row: Row) -> str:
 
 def _loss(summary: Summary) -> Iterator[Finding]:
     [lost] = summary["lost"]
-    if not lost["losses"] and not _sent(summary):
+    if not lost["losses"] and not traffic_of(summary).datagrams:
         return
     if not lost["losses"] and summary["missing"]:
         text = "No receiver sent a NAK and nothing was retransmitted, but datagrams are missing from the capture."
@@ -171,7 +182,7 @@ def _loss(summary: Summary) -> Iterator[Finding]:
             "loss", Severity.GOOD, "No loss was seen: no receiver sent a NAK and nothing was retransmitted."
         )
         return
-    sent = _sent(summary)
+    sent = traffic_of(summary).datagrams
     ratio = lost["datagrams"] / sent if sent else 1.0
     unrepaired = lost["losses"] - lost["repaired"]
     set_to = summary.expected_loss
@@ -185,7 +196,7 @@ def _loss(summary: Summary) -> Iterator[Finding]:
         f"receiver{why}. Counted per receiver, {count(lost['losses'])} were lost and {count(lost['repaired'])} of them "
         "retransmitted in the capture."
     )
-    severity = Severity.BAD if ratio >= _NOTABLE_LOSS else Severity.WORTH_A_LOOK
+    severity = Severity.BAD if ratio >= NOTABLE_LOSS else Severity.WORTH_A_LOOK
     if set_to is not None:
         severity = Severity.NOTE
     yield Finding("loss", severity, text)
@@ -193,7 +204,8 @@ def _loss(summary: Summary) -> Iterator[Finding]:
         text = (
             f"{count(unrepaired)} losses have no retransmission in the capture: look for unrecoverable loss."
         )
-        yield Finding("unrepaired", Severity.BAD, text)
+        cost = Cost(CostKind.LOST, unrepaired, f"{count(unrepaired)} datagrams lost")
+        yield Finding("unrepaired", Severity.BAD, text, cost)
 
 
 def _clients(summary: Summary) -> Iterator[Finding]:
@@ -214,7 +226,9 @@ def _clients(summary: Summary) -> Iterator[Finding]:
         if row["again"]:
             who = several([f"{one['who']} ({count(one['many'])} times)" for one in row["again"]], _NAMED)
             text = f"Receivers of {session_name(row)} reconnected: {who}."
-            yield Finding("reconnects", Severity.WORTH_A_LOOK, text)
+            many = sum(one["many"] for one in row["again"])
+            cost = Cost(CostKind.INTERRUPTED, many, f"{count(many)} reconnections")
+            yield Finding("reconnects", Severity.WORTH_A_LOOK, text, cost)
         if streamed:
             yield _missed(row)
 
@@ -228,7 +242,10 @@ def _missed(row: Row) -> Finding:
         f"Connections of {session_name(row)} have gaps in topic sequence numbers: {who}. LBT-TCP has no NAKs: either a "
         "source-paced source dropped data for a slow receiver, or the capture is incomplete."
     )
-    return Finding("stream-loss", Severity.BAD, text)
+    missed = sum(one["many"] for one in row["missed"])
+    return Finding(
+        "stream-loss", Severity.BAD, text, Cost(CostKind.LOST, missed, f"{count(missed)} messages lost")
+    )
 
 
 def _causes(summary: Summary) -> Iterator[Finding]:
@@ -254,24 +271,25 @@ def _causes(summary: Summary) -> Iterator[Finding]:
             text += (
                 "." if longest == most["longest_run"] else f"; the longest run of all is {count(longest)}."
             )
-        is_expected = summary.expected_loss is not None
-        yield Finding(f"loss-{row['cause']}", Severity.NOTE if is_expected else Severity.WORTH_A_LOOK, text)
+        severity = Severity.WORTH_A_LOOK if summary.expected_loss is None else Severity.NOTE
+        cost = Cost(CostKind.LATE, row["lost"], f"{count(row['lost'])} datagrams late")
+        yield Finding(f"loss-{row['cause']}", severity, text, cost)
 
 
 def _stalls(summary: Summary) -> Iterator[Finding]:
     for row in summary["stall_totals"][:_NAMED]:
         like = [one for one in summary["stalls"] if one["publisher"] == row["publisher"]]
         longest = next((one for one in like if one["session_id"] == row["session_id"]), None)
-        seconds = _of_session(summary["sessions"], row).get("seconds")
-        ratio = row["stall_ns"] / (seconds * 1e9) if seconds else 1.0
+        ratio = stalled_share(summary, row)
         text = (
             f"{session_name(row)} stood still for {duration(row['stall_ns'])} ({share(ratio)} of its time) in "
             f"{count(row['stalls'])} {'stall' if row['stalls'] == 1 else 'stalls'}"
         )
         if longest is not None:
             text += f"{', the longest' if row['stalls'] > 1 else ''} at {moment(longest['start_ns'])}: {stall(longest)}"
-        severity = Severity.BAD if ratio >= _NOTABLE_STALL else Severity.WORTH_A_LOOK
-        yield Finding("stall", severity, f"{text}.")
+        severity = Severity.BAD if ratio >= NOTABLE_STALL else Severity.WORTH_A_LOOK
+        cost = Cost(CostKind.STOOD_STILL, row["stall_ns"], f"{duration(row['stall_ns'])} stood still")
+        yield Finding("stall", severity, f"{text}.", cost)
 
 
 def _gaps(summary: Summary) -> Iterator[Finding]:
@@ -280,7 +298,8 @@ def _gaps(summary: Summary) -> Iterator[Finding]:
             f"At {row['point']} {count(row['missing'])} datagrams were not captured when first sent: lost before that "
             "point, or dropped by the capture."
         )
-        yield Finding("gaps", Severity.WORTH_A_LOOK, text)
+        cost = Cost(CostKind.UNSEEN, row["missing"], f"{count(row['missing'])} datagrams not seen")
+        yield Finding("gaps", Severity.WORTH_A_LOOK, text, cost)
 
 
 def _recovery(summary: Summary) -> Iterator[Finding]:
@@ -303,7 +322,9 @@ def _recovery(summary: Summary) -> Iterator[Finding]:
             f"{count(len(impatient))} {'receiver sends' if len(impatient) == 1 else 'receivers send'} several NAKs for "
             f"the same datagram; {most['receiver']} sent {most['naks_per_loss']:.1f} NAKs per loss."
         )
-        yield Finding("repeated-naks", Severity.WORTH_A_LOOK, text)
+        again = sum(row["lost"] * (row["naks_per_loss"] - 1) for row in impatient)
+        cost = Cost(CostKind.REPEATED, again, f"{count(again)} repeated NAKs")
+        yield Finding("repeated-naks", Severity.WORTH_A_LOOK, text, cost)
 
 
 def _storms(summary: Summary) -> Iterator[Finding]:
@@ -319,7 +340,8 @@ def _storms(summary: Summary) -> Iterator[Finding]:
         return
     for row in summary["nak_storms"][:3]:
         text = f"A NAK storm on {session_name(row)} from {moment(row['start_ns'])}: {storm(row)}."
-        yield Finding("nak-storm", Severity.BAD, text)
+        cost = Cost(CostKind.REPEATED, row["requests"], f"{count(row['requests'])} requests")
+        yield Finding("nak-storm", Severity.BAD, text, cost)
 
 
 def storm(row: Row) -> str:
@@ -335,7 +357,7 @@ def storm(row: Row) -> str:
 
 def _repairs(summary: Summary) -> Iterator[Finding]:
     # A point that does not see all NAKs would count other receivers' retransmissions as unnecessary.
-    for row in _where_seen_best(summary["repairs"], "naks"):
+    for row in where_seen_best(summary["repairs"], "naks"):
         useless = row["useless_bytes"]
         if useless and useless >= _USELESS_SHARE * row["retransmitted_bytes"]:
             text = (
@@ -343,7 +365,10 @@ def _repairs(summary: Summary) -> Iterator[Finding]:
                 f"unnecessary: {count(row['repeated'])} retransmissions repeated an earlier one without another NAK, "
                 f"{count(row['unrequested'])} had no NAK at all."
             )
-            yield Finding("useless-repairs", Severity.WORTH_A_LOOK, text)
+            session = of_session(summary["sessions"], row)
+            wasted = useless / max(1, session.get("data_bytes", 0) + row["retransmitted_bytes"])
+            cost = Cost(CostKind.BANDWIDTH, wasted, f"{share(wasted)} of the bandwidth")
+            yield Finding("useless-repairs", Severity.WORTH_A_LOOK, text, cost)
         refused = {
             "its rate limit": row["refused_rx_delay"] + row["refused_shed"],
             "its ignore interval": row["refused_ignored"],
@@ -352,7 +377,8 @@ def _repairs(summary: Summary) -> Iterator[Finding]:
         for reason, number in refused.items():
             if number:
                 text = f"{session_name(row)} refused or delayed {count(number)} requests because of {reason}."
-                yield Finding("refused", Severity.WORTH_A_LOOK, text)
+                cost = Cost(CostKind.REPEATED, number, f"{count(number)} requests refused")
+                yield Finding("refused", Severity.WORTH_A_LOOK, text, cost)
 
 
 def _lost_repairs(summary: Summary) -> Iterator[Finding]:
@@ -361,7 +387,8 @@ def _lost_repairs(summary: Summary) -> Iterator[Finding]:
             f"Of {count(row['retransmissions'])} retransmissions of {session_name(row)} that passed "
             f"{row['from_point']}, {count(row['lost'])} did not arrive at {row['to_point']}: lost on the way."
         )
-        yield Finding("lost-repairs", Severity.WORTH_A_LOOK, text)
+        cost = Cost(CostKind.REPEATED, row["lost"], f"{count(row['lost'])} repairs lost")
+        yield Finding("lost-repairs", Severity.WORTH_A_LOOK, text, cost)
 
 
 RECOVERIES = {"late_join": "Late join", "off_transport": "Off-transport recovery", None: "Recovery"}
@@ -375,7 +402,9 @@ def _recoveries(summary: Summary) -> Iterator[Finding]:
             text = f"{name}: receiver {row['receiver']} fetched {recovery(row)}."
             # A late join is normal; off-transport recovery means that retransmission failed.
             bad = kind == "off_transport" and summary.expected_loss is None
-            yield Finding("recovery-tcp", Severity.WORTH_A_LOOK if bad else Severity.NOTE, text)
+            severity = Severity.WORTH_A_LOOK if bad else Severity.NOTE
+            cost = Cost(CostKind.LATE, row["messages"], f"{count(row['messages'])} messages late")
+            yield Finding("recovery-tcp", severity, text, cost)
         if len(fetched) > _NAMED:
             text = f"{name}: {count(len(fetched) - _NAMED)} more receivers and topics are in recoveries/."
             yield Finding("recovery-tcp", Severity.NOTE, text)
@@ -385,7 +414,8 @@ def _recoveries(summary: Summary) -> Iterator[Finding]:
                     f"{name}: receiver {row['receiver']} requested {count(row['requests'])} messages of "
                     f"{topic_name(row)} over TCP and received none."
                 )
-                yield Finding("recovery-tcp", Severity.WORTH_A_LOOK, text)
+                cost = Cost(CostKind.LOST, row["requests"], f"{count(row['requests'])} messages not received")
+                yield Finding("recovery-tcp", Severity.WORTH_A_LOOK, text, cost)
 
 
 def recovery(row: Row) -> str:
@@ -407,12 +437,13 @@ def _duplicates(summary: Summary) -> Iterator[Finding]:
             text += ": the capture sees the same datagrams at several ports, and rates count each copy"
         else:
             text += ": the network duplicates them"
-        yield Finding("duplicates", Severity.WORTH_A_LOOK, text + ".")
+        cost = Cost(CostKind.BANDWIDTH, ratio, f"{share(ratio)} more bandwidth")
+        yield Finding("duplicates", Severity.WORTH_A_LOOK, text + ".", cost)
 
 
 def _bursts(summary: Summary) -> Iterator[Finding]:
-    for row in _where_seen_best(summary["rate_summary"], "peak_bytes_per_second")[:3]:
-        session = _of_session(summary["sessions"], row)
+    for row in where_seen_best(summary["rate_summary"], "peak_bytes_per_second")[:3]:
+        session = of_session(summary["sessions"], row)
         seconds = session.get("seconds") or 0
         mean = session.get("data_bytes", 0) / seconds if seconds else 0
         many = row["peak_datagrams_per_second"] >= _BURST_DATAGRAMS_PER_SECOND
@@ -424,24 +455,9 @@ def _bursts(summary: Summary) -> Iterator[Finding]:
             yield Finding("bursts", Severity.WORTH_A_LOOK, text)
 
 
-def _where_seen_best(rows: list[Row], most: str) -> list[Row]:
-    """Return one row per session, that of the capture point with the most in column `most`; sorted by it."""
-    best: dict[tuple[str, int], Row] = {}
-    for row in sorted(
-        rows, key=lambda row: (-(row[most] or 0), row["publisher"], row["session_id"], row["point"])
-    ):
-        best.setdefault((row["publisher"], row["session_id"]), row)
-    return list(best.values())
-
-
-def _of_session(rows: list[Row], like: Row) -> Row:
-    keys = ("publisher", "session_id", "point")
-    return next((row for row in rows if all(row[key] == like[key] for key in keys)), {})
-
-
 def _fill(summary: Summary) -> Iterator[Finding]:
-    for row in _where_seen_best(summary["datagram_fill"], "datagrams")[:3]:
-        session = _of_session(summary["sessions"], row)
+    for row in where_seen_best(summary["datagram_fill"], "datagrams")[:3]:
+        session = of_session(summary["sessions"], row)
         text = (
             f"A datagram of {session_name(row)} carries {row['messages_per_datagram']:.1f} messages and fills "
             f"{share(row['fill'])} of the MTU; {share(row['payload_share'])} of the bytes on the wire are payload."
@@ -450,7 +466,11 @@ def _fill(summary: Summary) -> Iterator[Finding]:
         busy = (session.get("datagrams_per_second") or 0) > _BUSY_DATAGRAMS_PER_SECOND
         if wasteful and busy:
             text += " Batching would put several messages into one datagram."
-        yield Finding("fill", Severity.WORTH_A_LOOK if wasteful and busy else Severity.NOTE, text)
+        severity = Severity.WORTH_A_LOOK if wasteful and busy else Severity.NOTE
+        overhead = 1 - row["payload_share"]
+        yield Finding(
+            "fill", severity, text, Cost(CostKind.BANDWIDTH, overhead, f"{share(overhead)} of the bandwidth")
+        )
         if row["over_mtu"]:
             are_fragmented = bool(summary["ip_fragments"])
             text = f"{count(row['over_mtu'])} datagrams of {session_name(row)} exceed the MTU: " + (
@@ -458,7 +478,10 @@ def _fill(summary: Summary) -> Iterator[Finding]:
                 if are_fragmented
                 else "no fragment was captured, so the path has a larger one than the report assumes."
             )
-            yield Finding("over-mtu", Severity.BAD if are_fragmented else Severity.NOTE, text)
+            severity = Severity.BAD if are_fragmented else Severity.NOTE
+            large = row["over_mtu"] / row["datagrams"]
+            cost = Cost(CostKind.BANDWIDTH, large, f"{share(large)} of the datagrams fragmented")
+            yield Finding("over-mtu", severity, text, cost)
 
 
 def _fragments(summary: Summary) -> Iterator[Finding]:
@@ -469,7 +492,10 @@ def _fragments(summary: Summary) -> Iterator[Finding]:
             f"{count(total)} IP fragments were captured, most from {first['source_address']} to "
             f"{first['destination_address']}: one lost fragment loses the whole datagram."
         )
-        yield Finding("ip-fragments", Severity.BAD, text)
+        # A session whose datagrams exceed the MTU reports them itself.
+        is_explained = any(row["over_mtu"] for row in summary["datagram_fill"])
+        cost = Cost(CostKind.BANDWIDTH, 0, f"{count(total)} IP fragments")
+        yield Finding("ip-fragments", Severity.BAD, text, None if is_explained else cost)
 
 
 def _latency(summary: Summary) -> Iterator[Finding]:
@@ -509,7 +535,7 @@ def _suggestions(summary: Summary) -> Iterator[Finding]:
         if row["option"].endswith("_ignore_interval") and (row["publisher"], row["session_id"]) in sessions
     ]
     for row in [*shown, *pairs]:
-        yield Finding("suggestion", Severity.NOTE, suggestion(row))
+        yield Finding(SUGGESTION, Severity.NOTE, suggestion(row))
 
 
 def suggestion(row: Row) -> str:
@@ -535,7 +561,8 @@ def _malformed(summary: Summary) -> Iterator[Finding]:
     for row in summary["remarks"]:
         if row["status"] not in (None, "ok", "not ours", "IP fragment") and row["kind"] not in (COPY, NOTE):
             text = f"{count(row['packets'])} packets of {row['point']} could not be decoded: {row['status']}."
-            yield Finding("malformed", Severity.WORTH_A_LOOK, text)
+            cost = Cost(CostKind.UNSEEN, row["packets"], f"{count(row['packets'])} packets unread")
+            yield Finding("malformed", Severity.WORTH_A_LOOK, text, cost)
 
 
 def _notes(summary: Summary) -> Iterator[Finding]:
@@ -543,7 +570,7 @@ def _notes(summary: Summary) -> Iterator[Finding]:
         text = row["status"].removeprefix("note: ") + "."
         # A snap length was chosen by the user and costs the report nothing.
         severity = Severity.NOTE if SNAP_LENGTH in text else Severity.WORTH_A_LOOK
-        yield Finding("capture", severity, text)
+        yield Finding("capture", severity, text, Cost(CostKind.UNSEEN, 0, "incomplete capture"))
     if more := summary.totals.get("notes", 0) - len(summary["notes"]):
         text = f"{count(more)} more notes on the captures are in remarks/."
-        yield Finding("capture", Severity.WORTH_A_LOOK, text)
+        yield Finding("capture", Severity.WORTH_A_LOOK, text, Cost(CostKind.UNSEEN, 0, "incomplete capture"))

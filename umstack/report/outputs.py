@@ -56,11 +56,14 @@ def _write(folder: Path, table: pa.Table) -> None:
 
 
 def _lost(losses: pl.DataFrame) -> Row:
+    took_ns = losses.select(took=pl.col("repaired_ns") - pl.col("lost_ns"))["took"]
     return {
         "losses": len(losses),
         "repaired": int(losses["repaired_ns"].count()),
         "datagrams": losses.select(*SESSION, "sqn").n_unique() if len(losses) else 0,
         "naks": int(losses["naks"].sum()) if len(losses) else None,
+        "repair_p50_ns": took_ns.quantile(0.5, "equiprobable"),
+        "repair_p99_ns": took_ns.quantile(0.99, "equiprobable"),
     }
 
 

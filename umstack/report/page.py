@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from umstack.charts import chart_library
 from umstack.foreign_text import displayed
 from umstack.report import plots
-from umstack.report.findings import RECOVERIES, Finding, Severity, topic_name
+from umstack.report.figures import Figures, shown_figures, where_seen_best
+from umstack.report.findings import RECOVERIES, Finding, topic_name
 from umstack.report.quantities import bit_rate, count, duration, moment, session_name, several, share, volume
 from umstack.report.stall_text import stall_cause
 from umstack.report.summary import Row, Summary
+from umstack.report.verdict import Verdict, problems_of
 
 Column = tuple[str, Callable[[Row], str]]
 
@@ -22,19 +24,30 @@ _RUNS = 8
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1c2530; margin: 0 auto; max-width: 72rem; padding: 1.5rem; }
 h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .4rem; }
-p.opening { font-size: 1.1rem; overflow-wrap: anywhere; }
 p.under { color: #5a6673; margin: .2rem 0 1rem; }
 .side { display: flex; flex-wrap: wrap; gap: 1.5rem; } .side > div { flex: 1 1 22rem; min-width: 0; }
-ul.findings { list-style: none; padding: 0; }
-ul.findings li { border-left: 4px solid #b6c2cd; padding: .35rem .8rem; margin: .35rem 0; background: #f6f8fa; }
-ul.findings li.bad { border-color: #c23b3b; } ul.findings li.worth_a_look { border-color: #e08a1e; }
-ul.findings li.good { border-color: #3d8f4f; }
+.verdict { border-left: 6px solid #b6c2cd; padding: .1rem 0 .1rem .9rem; }
+.verdict h1 { font-size: 1.45rem; line-height: 1.3; overflow-wrap: anywhere; }
+.verdict.bad, .problems li.bad { border-color: #c23b3b; }
+.verdict.worth_a_look, .problems li { border-color: #e08a1e; }
+.verdict.good { border-color: #3d8f4f; }
+.figures { display: grid; grid-template-columns: repeat(4, 1fr); gap: .8rem; margin: 1.2rem 0 0; }
+.figures div { background: #f6f8fa; padding: .6rem .8rem; min-width: 0; overflow-wrap: anywhere; }
+.figures dt, .figures dd + dd { color: #5a6673; font-size: .85rem; }
+.figures dd { margin: 0; } .figures dd.value { font-size: 1.45rem; font-weight: 600; color: #1c2530; }
+ol.problems, ul.plain { list-style: none; padding: 0; margin: .4rem 0; overflow-wrap: anywhere; }
+ol.problems li { border-left: 4px solid #e08a1e; padding: .45rem .8rem; margin: .5rem 0; background: #f6f8fa; }
+ol.problems p { margin: .15rem 0; } ul.plain li { padding: .25rem 0; border-bottom: 1px solid #e6ebef; }
+details { border-top: 1px solid #ccd5dd; padding: .45rem 0; } summary { cursor: pointer; font-weight: 600; }
+summary span { color: #5a6673; font-weight: 400; }
 table { border-collapse: collapse; font-size: .88rem; } .scroll { overflow-x: auto; }
 th { text-align: left; border-bottom: 2px solid #ccd5dd; } td { border-bottom: 1px solid #e6ebef; }
 th, td { padding: .25rem .7rem .25rem 0; vertical-align: top; }
 td { white-space: nowrap; } td.text { white-space: normal; min-width: 9rem; overflow-wrap: break-word; }
 th:first-child, td:first-child { position: sticky; left: 0; background: #fff; }
-@media (max-width: 40rem) { body { padding: .8rem; } td.text { min-width: 8.5rem; } table { font-size: .8rem; } }
+@media (max-width: 40rem) { body { padding: .8rem; } .figures { grid-template-columns: repeat(2, 1fr); gap: .5rem; }
+  .verdict h1 { font-size: 1.15rem; } .figures dd.value { font-size: 1.2rem; }
+  td.text { min-width: 8.5rem; } table { font-size: .8rem; } }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 footer { color: #5a6673; font-size: .85rem; margin-top: 2.5rem; }
 """
@@ -333,35 +346,80 @@ def _plots(summary: Summary) -> str:
     return "\n".join(parts)
 
 
-def _opening(findings: Sequence[Finding]) -> str:
-    """Return three sentences: the traffic, the loss, and the worst other finding."""
-    first = [one for topic in ("traffic", "loss") for one in findings if one.topic == topic]
-    others = [one for one in findings if one not in first and one.severity <= Severity.WORTH_A_LOOK]
-    worst = [f"{one.text.partition('. ')[0].removesuffix('.')}." for one in others[:1]]
-    return " ".join([*(one.text for one in first), *worst])
+def _figures(summary: Summary, figures: Figures | None) -> str:
+    if figures is None:
+        return ""
+    parts = [
+        f'<div><dt>{one.name}</dt><dd class="value">{html.escape(one.value)}</dd><dd>{html.escape(one.note)}</dd></div>'
+        for one in shown_figures(summary, figures)
+    ]
+    return f'<dl class="figures">{"".join(parts)}</dl>'
 
 
-def page(summary: Summary, findings: Sequence[Finding], captures: Sequence[str], version: str) -> str:
-    """Return the page as text."""
+def _problems(problems: Sequence[Finding]) -> str:
+    if not problems:
+        return ""
     items = "\n".join(
-        f'<li class="{Severity(one.severity).name.lower()}">{html.escape(one.text)}</li>' for one in findings
+        f'<li class="{one.severity.name.lower()}"><p><b>{html.escape(one.cost.text)}</b></p>'
+        f"<p>{html.escape(one.text)}</p><p><b>What to do:</b> {html.escape(one.remedy or '')}</p></li>"
+        for one in problems
+        if one.cost is not None
     )
-    sections = []
+    return f'<h2>Problems, the most expensive first</h2>\n<ol class="problems">\n{items}\n</ol>'
+
+
+def _sentences(found: Sequence[Finding]) -> str:
+    items = "\n".join(f"<li>{html.escape(one.text)}</li>" for one in found)
+    return f'<ul class="plain">\n{items}\n</ul>'
+
+
+def _folded(title: str, note: str, content: str) -> str:
+    return f"<details><summary>{title} <span>{html.escape(note)}</span></summary>\n{content}</details>"
+
+
+def _tables(summary: Summary) -> Iterator[str]:
     for title, name, under, columns in _TABLES:
         rows = summary[name]
         if not rows:
             continue
         total = summary.totals.get(name, len(rows))
         more = f" The first {len(rows)} of {total:,}; all are in {name}/." if total > len(rows) else ""
-        sections.append(
-            f'<h2>{title}</h2>\n<p class="under">{html.escape(under + more)}</p>\n{_table(rows, columns)}'
+        yield _folded(
+            title, f"{total:,}", f'<p class="under">{html.escape(under + more)}</p>\n{_table(rows, columns)}'
         )
-    span = (
-        f"{moment(summary.runs[0].start_ns)} to {moment(summary.runs[-1].end_ns)} UTC"
-        if summary.runs
-        else "no session data"
+
+
+def _clock(summary: Summary) -> str:
+    """Return the sentence that names the points of capture and the clock of all times."""
+    points = sorted({row["point"] for row in summary["sessions"]})
+    if not points:
+        return "no session data"
+    clocks = sorted({row["point"] for row in where_seen_best(summary["sessions"], "datagrams")})
+    first_ns, last_ns = (
+        pick(row[time] for row in summary["sessions"]) for pick, time in ((min, "first_ns"), (max, "last_ns"))
     )
-    named = several(captures, _CAPTURES)
+    span = f"{moment(first_ns)} to {moment(last_ns)} UTC"
+    at = f"Captured at {several([displayed(point) for point in points], _CAPTURES)}, {span}."
+    if len(points) == 1:
+        return f"{at} All times are those of its clock."
+    if len(clocks) == 1:
+        return f"{at} All times are those of the clock of {displayed(clocks[0])}."
+    return f"{at} The times of a session are those of the clock of the point that saw most of it."
+
+
+def page(
+    summary: Summary,
+    verdict: Verdict,
+    figures: Figures | None,
+    findings: Sequence[Finding],
+    captures: Sequence[str],
+    version: str,
+) -> str:
+    """Return the page as text: verdict, figures, problems, settings, charts; facts and tables are folded."""
+    advice = [one for one in findings if one.is_advice]
+    facts = [one for one in findings if not one.is_problem and not one.is_advice]
+    settings = f"<h2>Settings that would help</h2>\n{_sentences(advice)}" if advice else ""
+    files = several(captures, _CAPTURES)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -372,17 +430,18 @@ def page(summary: Summary, findings: Sequence[Finding], captures: Sequence[str],
 {chart_library()}
 </head>
 <body>
-<h1>Reliable messaging, as captured</h1>
-<p class="under">{html.escape(named)}<br>{span}</p>
-<p class="opening">{html.escape(_opening(findings))}</p>
-<h2>Findings</h2>
-<ul class="findings">
-{items}
-</ul>
+<div class="verdict {verdict.severity.name.lower()}"><h1>{html.escape(verdict.text)}</h1></div>
+<p class="under">{html.escape(_clock(summary))}</p>
+{_figures(summary, figures)}
+{_problems(problems_of(findings))}
+{settings}
 {_plots(summary)}
-{"".join(sections)}
+<h2>Facts and tables</h2>
+{_folded("Other findings", f"{len(facts)}", _sentences(facts)) if facts else ""}
+{"".join(_tables(summary))}
 {plots.drawing()}
-<footer>Made by umstack {html.escape(version)}. Each table is in a Parquet folder of its name beside this page.</footer>
+<footer>Made by umstack {html.escape(version)} from {html.escape(files)}. Each table is in a Parquet folder of its name
+beside this page.</footer>
 </body>
 </html>
 """

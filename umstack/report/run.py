@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,11 @@ from umstack.capture.reading.capture_files import capture_files, total_bytes
 from umstack.capture.reading.remote import shown
 from umstack.errors import error_from_path
 from umstack.report.errors import ReportError
+from umstack.report.figures import Figures, figures_of
 from umstack.report.findings import Finding, findings
 from umstack.report.page import page
 from umstack.report.summary import Summary
+from umstack.report.verdict import Verdict, problems_of, verdict_of
 
 if TYPE_CHECKING:
     from umstack.analysis.tables import Tables
@@ -76,15 +78,23 @@ class ReportOptions:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result: path of the page, findings, and the rows of the page by table."""
+    """The result: path of the page, verdict, figures, findings, and the rows of the page by table."""
 
     page: Path
     captures: list[str]
     packets: int
     seconds: float
+    verdict: Verdict
+    figures: Figures | None
+    """None if the captures contain no session."""
     findings: list[Finding]
     summary: Summary
     step_seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def problems(self) -> list[Finding]:
+        """The findings that cost something, the most expensive first."""
+        return problems_of(self.findings)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report for programs, as JSON types."""
@@ -93,13 +103,22 @@ class Report:
             "captures": self.captures,
             "packets": self.packets,
             "seconds": round(self.seconds, 3),
-            "findings": [
-                {"topic": one.topic, "severity": one.severity.name.lower(), "text": one.text}
-                for one in self.findings
-            ],
+            "verdict": {"severity": self.verdict.severity.name.lower(), "text": self.verdict.text},
+            "figures": None if self.figures is None else asdict(self.figures),
+            "problems": [_described(one) for one in self.problems],
+            "findings": [_described(one) for one in self.findings],
             "tables": self.summary.tables,
             "step_seconds": {name: round(taken, 3) for name, taken in self.step_seconds.items()},
         }
+
+
+def _described(finding: Finding) -> dict[str, Any]:
+    """Return a finding as JSON types; those of problems have their cost and their remedy."""
+    found = {"topic": finding.topic, "severity": finding.severity.name.lower(), "text": finding.text}
+    if finding.is_problem and finding.cost is not None:
+        cost = {"kind": finding.cost.kind.name.lower(), "size": finding.cost.size, "text": finding.cost.text}
+        return {**found, "cost": cost, "remedy": finding.remedy}
+    return found
 
 
 def _silent(_step: str, _number: int, _count: int) -> None:
@@ -197,12 +216,15 @@ def _made(
         summary.expected_loss = chosen.expected_loss
         steps.begin("page")
         found = findings(summary)
+        figures = figures_of(summary)
+        verdict = verdict_of(summary, figures, found)
         named = [shown(file) for file in analysed.files]
-        _write(folder / PAGE, page(summary, found, named, metadata.version("umstack")))
+        _write(folder / PAGE, page(summary, verdict, figures, found, named, metadata.version("umstack")))
     except OSError as error:
         raise error_from_path(error, f"making the report in {folder} (step {steps.under_way})") from error
     took = steps.end()
-    return Report(folder / PAGE, named, analysed.packets, time.monotonic() - began, found, summary, took)
+    seconds = time.monotonic() - began
+    return Report(folder / PAGE, named, analysed.packets, seconds, verdict, figures, found, summary, took)
 
 
 class _Steps:
