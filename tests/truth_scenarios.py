@@ -42,6 +42,7 @@ FIRST, COUNT = 1_000, 80
 LOST = (1_020, 1_021, 1_040)
 """The numbers that the first receiver loses if a scenario does not say otherwise."""
 AGAIN = 0xA0
+RECEIVER_PORT = 14400
 UP_NS, REPAIR_NS = 100 * US, 400 * US
 """From a receiver to the source; from the source's NAK to its retransmission."""
 TTL_AT = 8
@@ -97,13 +98,15 @@ class Scenario:
     own_group: int = 1
     counts: dict[tuple[str, int], Counter[str]] = field(default_factory=dict)
     """Packets of each kind by point and NAK port."""
-    losses: dict[tuple[str, int], list[int]] = field(default_factory=dict)
-    """The times of the NAKs for a number, by receiver."""
+    losses: dict[tuple[str, int, int], list[int]] = field(default_factory=dict)
+    """The times of the NAKs for a number, by receiver and its port."""
     answers: dict[int, list[int]] = field(default_factory=dict)
     """The times of the retransmissions of a number."""
     gaps: set[tuple[str, int, int]] = field(default_factory=set)
     copies: Counter[str] = field(default_factory=Counter)
     restarts: int = 0
+    ports: dict[str, set[int]] = field(default_factory=dict)
+    """The ports of the receiving processes of a host."""
     joining_ns: int = 0
     """From the first fragment of a datagram to its last: the time of the datagram is that of the last."""
     tolerance_ns: int = 0
@@ -152,14 +155,15 @@ class Scenario:
         """Send an NCF."""
         self._down(at_ns, "ncfs", ncf(0, 0, sqn, nak_port=self.nak_port))
 
-    def nak(self, at_ns: int, sqn: int, which: int = 0) -> None:
-        """Let a NAK of a receiver reach the source at a time."""
+    def nak(self, at_ns: int, sqn: int, which: int = 0, port: int = RECEIVER_PORT) -> None:
+        """Let a NAK of a receiver, one process of its host, reach the source at a time."""
         asked = nak(sqn, nak_port=self.nak_port)
-        packet = ipv4(udp(asked, 14400, self.nak_port), self.receiver(which), self.publisher)
+        packet = ipv4(udp(asked, port, self.nak_port), self.receiver(which), self.publisher)
         for point in self.points:
             point.see(at_ns, packet, is_up=True)
         self._count("naks", self.points)
-        self.losses.setdefault((self.receiver(which), sqn), []).append(at_ns)
+        self.ports.setdefault(self.receiver(which), set()).add(port)
+        self.losses.setdefault((self.receiver(which), port, sqn), []).append(at_ns)
 
     def repair(self, lost_ns: int, sqn: int, which: int = 0) -> None:
         """Let a receiver NAK a number and the source retransmit it."""
@@ -188,6 +192,10 @@ class Scenario:
         """The session in tables by NAK port: the session id, if only one process has it."""
         ports = {port for _, port in self.counts}
         return {port: SESSION if len(ports) == 1 else port << 32 | SESSION for port in ports}
+
+    def shown_receiver(self, host: str, port: int) -> str:
+        """The receiver in tables: the host, if only one process there receives."""
+        return host if len(self.ports[host]) == 1 else f"{host}:{port}"
 
     def written(self, folder: Path) -> list[Path]:
         """Write the files of the points."""
@@ -521,6 +529,22 @@ def two_receivers(made: Scenario) -> None:
     made.again(end_ns + REPAIR_NS, FIRST + 50)
 
 
+@scenario
+def two_receiving_processes(made: Scenario) -> None:
+    """Two processes of a host lose the same number and one each: four losses with those of another host."""
+    made.points = [
+        Point("two_receiving-near.pcap"),
+        Point("two_receiving-far.pcap", exact, 200 * US),
+    ]
+    end_ns = made.run(lost=())
+    for at, (which, port) in enumerate(((0, 14401), (0, 14402), (1, 14401))):
+        made.nak(end_ns + at * 50 * US, FIRST + 50, which, port)
+    made.again(end_ns + REPAIR_NS, FIRST + 50)
+    for at, port in enumerate((14401, 14402)):
+        made.nak(end_ns + (10 + at) * MS, FIRST + 60 + at, 0, port)
+        made.again(end_ns + (10 + at) * MS + REPAIR_NS, FIRST + 60 + at)
+
+
 def _two_processes(name: str, groups: int) -> None:
     def build(made: Scenario) -> None:
         made.points = [
@@ -578,8 +602,8 @@ def expected_rows(made: Scenario) -> dict[str, list[Row]]:
             for (point, port), found in made.counts.items()
         ),
         "losses": sorted(
-            (receiver, sqn, len(naks_ns), _wait_ns(made, sqn, naks_ns))
-            for (receiver, sqn), naks_ns in made.losses.items()
+            (made.shown_receiver(host, port), sqn, len(naks_ns), _wait_ns(made, sqn, naks_ns))
+            for (host, port, sqn), naks_ns in made.losses.items()
         ),
         "gaps": sorted(made.gaps),
         "duplicates": [],

@@ -9,14 +9,20 @@ import pytest
 
 pytest.importorskip("polars")
 
+import polars as pl
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.truth_scenarios import FIRST, MS, SECOND, START_NS, Point, Scenario, fragments
+from tests.unit.capture_bytes import NAK_PORT, ipv4, nak, udp
 from umstack.analysis.tables import tables_of
 from umstack.capture.generate import Traffic, generate
 from umstack.facts.facts import Facts, facts_of
+from umstack.facts.packed import packed
 from umstack.facts.points import point_name, series_of, short_names
-from umstack.facts.sessions import short_numbers
+from umstack.facts.sessions import Receiver, receiver_ends, short_numbers, short_receivers
+from umstack.monitor.finding_watch import FindingWatch
 from umstack.pipeline.layout import session_name, session_of
 
 NAMES = st.text("ab", min_size=1, max_size=2)
@@ -92,3 +98,42 @@ def test_sessions_of_one_id_show_their_ports_and_keep_their_numbers() -> None:
     assert session_name(*one) == "a_7_5"
     for session in (one, tcp, ("a", 7), ("", -1)):
         assert session_of(session_name(*session)) == session
+
+
+def test_receivers_of_one_host_show_their_ports_and_keep_their_names() -> None:
+    """As sessions of one id do, with addresses of both versions."""
+    one, other, six = ("a", 7, "10.0.0.2:14400"), ("a", 7, "10.0.0.2:14401"), ("a", 7, "[ff15::7]:14400")
+    elsewhere: Receiver = ("b", 7, other[2])
+    assert short_receivers([one, elsewhere, six]) == {one: "10.0.0.2", elsewhere: "10.0.0.2", six: "ff15::7"}
+    assert short_receivers([one, other]) == {one: one[2], other: other[2]}
+    assert short_receivers([one, other], {one: "10.0.0.2"}) == {one: "10.0.0.2", other: other[2]}
+    ends = receiver_ends(pa.array(["10.0.0.2", "ff15::7", "10.0.0.2"]), pa.array([14400, 14400, None]))
+    assert ends.to_pylist() == [one[2], six[2], "10.0.0.2"]
+
+
+def test_a_monitor_keeps_the_names_of_receivers_over_a_restart(tmp_path: Path) -> None:
+    """The first process of a host has its address, also after one with another port came."""
+    for at, port in enumerate((14401, 14402)):
+        made = Scenario(20, f"second-{at}", [Point("switch.pcap")])
+        for sqn in range(FIRST, FIRST + 9):
+            made.send(START_NS + at * SECOND + (sqn - FIRST) * MS, sqn + at * 100)
+        made.nak(START_NS + at * SECOND + 5 * MS, FIRST + 2 + at * 100, 0, port)
+        made.again(START_NS + at * SECOND + 6 * MS, FIRST + 2 + at * 100)
+        facts = facts_of([str(path) for path in made.written(tmp_path)])
+        watch = FindingWatch(tmp_path / "state", 100 * SECOND, late_ns=SECOND)
+        watch.take(packed(facts, START_NS), at)
+    found = pl.DataFrame(
+        FindingWatch(tmp_path / "state", 100 * SECOND, late_ns=SECOND).finish()["recovery_latency"]
+    )
+    assert sorted(found["receiver"]) == [made.receiver(), f"{made.receiver()}:14402"]
+
+
+def test_fragments_of_a_receiver_are_counted_for_its_address(tmp_path: Path) -> None:
+    """The ports of the datagram are no part of it."""
+    made = Scenario(20, "cut", [Point("switch.pcap", shows=fragments())])
+    made.send(START_NS, FIRST)
+    asked = udp(nak(*range(50)), 14400, NAK_PORT)
+    made.points[0].see(START_NS + MS, ipv4(asked, made.receiver(), made.publisher))
+    found = facts_of([str(path) for path in made.written(tmp_path)]).fragments
+    ends = found.select("source_address", "destination_address").rows()
+    assert sorted(ends) == [(made.publisher, made.group), (made.receiver(), made.publisher)]

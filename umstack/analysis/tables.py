@@ -13,7 +13,7 @@ from umstack.capture.reading.notes import with_count
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import NOTE
 from umstack.facts.points import points_in, renamed, short_names
-from umstack.facts.sessions import renumbered, sessions_in, short_numbers
+from umstack.facts.sessions import renumbered, sessions_in, short_numbers, short_receivers
 
 Tables = dict[str, pl.DataFrame]
 
@@ -33,6 +33,7 @@ def tables_of(facts: Facts, mtu: int = 1500) -> Tables:
 def tables_of_part(facts: Facts, mtu: int = 1500) -> Tables:
     """Return the tables of some of the sessions, for `together`: points have their whole names,
     sessions their numbers."""
+    facts = facts.with_receivers(short_receivers(facts.receivers()))
     numbered = numbering.Numbered.of(facts)
     captured = losses.rare(facts, numbered.known)
     everything, rare, compared = clocks.on_one_clock(numbered.everything, captured)

@@ -11,7 +11,7 @@ files that cannot be read. No object here is shared by threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import polars as pl
@@ -44,7 +44,15 @@ from umstack.facts.recovered import recovery_frames
 from umstack.facts.runs import coalesced, passed_coalesced, passed_of, runs_of
 from umstack.facts.schema import FACTS, frame_schema, merges
 from umstack.facts.sends import Sends, SendsInPieces, Stream
-from umstack.facts.sessions import Session, identified, renumbered, sessions_in
+from umstack.facts.sessions import (
+    Receiver,
+    Session,
+    identified,
+    receivers_in,
+    renumbered,
+    sessions_in,
+    with_receivers,
+)
 from umstack.facts.tallied import copies_remark, tallied
 
 _MANY_PIECES = 128
@@ -112,6 +120,14 @@ class Facts:
             for (point, publisher, number, receiver), rows in self.sends.items()
         }
         return Facts(self.packets, sends, **frames)
+
+    def receivers(self) -> set[Receiver]:
+        """Return all receivers of multicast sessions whose port is known."""
+        return receivers_in(self.counts)
+
+    def with_receivers(self, names: Mapping[Receiver, str]) -> Facts:
+        """Return the facts with these names of receivers."""
+        return replace(self, counts=with_receivers(self.counts, names), rare=with_receivers(self.rare, names))
 
     def equals(self, other: Facts) -> bool:
         """Return true if all counts and rows are equal."""
@@ -349,15 +365,7 @@ def _take_remarks(pieces: Pieces, kind: str, rows: pl.DataFrame) -> None:
         pieces.add("remarks", _shaped("remarks", counted))
     cut = rows.filter("ip_fragment") if kind != NOTE else rows.clear()
     if len(cut):
-        group = pl.coalesce(
-            pl.col("group").str.extract(r"^\[([^\]]+)\]"), pl.col("group").str.split(":").list.first()
-        )
-        to = pl.when(pl.col("receiver").is_not_null()).then("publisher").otherwise(group)
-        ends = cut.with_columns(
-            source_address=pl.coalesce("source_address", "receiver", "publisher"),
-            destination_address=pl.coalesce(pl.col("destination_address"), to),
-        )
-        counted = ends.group_by("source_address", "destination_address").agg(
+        counted = cut.group_by("source_address", "destination_address").agg(
             fragments=pl.col("ip_fragments").sum(),
             bytes=pl.col("frame_bytes").sum(),
             first_ns=pl.col("time_ns").min(),

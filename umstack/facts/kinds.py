@@ -39,7 +39,7 @@ RATED_NS = 1_000_000
 """A few datagrams within less than this are no rate."""
 
 NEEDED = (
-    *("point", "time_ns", "frame_bytes", "source_address", "destination_address"),
+    *("point", "time_ns", "frame_bytes", "source_address", "source_port", "destination_address"),
     *("destination_port", "udp_bytes", "packet_type", "session_id", "transport_sqn", "lead_sqn"),
     *("retransmission", "sqns", "ncf_reason", "ip_fragment", "ip_fragments", "status"),
     *("message_count", "message_bytes"),

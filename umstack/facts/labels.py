@@ -26,7 +26,7 @@ from umstack.facts.kinds import (
     SEGMENTS,
     TYPES,
 )
-from umstack.facts.sessions import has_segments
+from umstack.facts.sessions import has_segments, receiver_ends
 
 TEXT = pa.dictionary(pa.int32(), pa.string())
 
@@ -109,11 +109,15 @@ def _segments(batch: pa.RecordBatch, known: pa.Array) -> tuple[tuple[pa.Array, s
 
 def _of_kind(batch: pa.RecordBatch, kind: str) -> pa.RecordBatch:
     count, of_session = batch.num_rows, kind in KINDS
+    # The facts `fragments` need the addresses; those of whole datagrams of a session are in other columns.
+    needs_addresses = not of_session or pc.any(batch.column("ip_fragment")).as_py()
     nothing = pa.nulls(count, TEXT)
     source, destination = _text(batch, "source_address"), _text(batch, "destination_address")
     publisher, receiver = source, nothing
     if kind in FROM_RECEIVERS:
-        publisher, receiver = destination, source
+        publisher = destination
+        receiver = receiver_ends(batch.column("source_address"), batch.column("source_port"))
+        receiver = receiver.dictionary_encode()
     elif kind in SEGMENTS:
         publisher = pc.if_else(
             batch.column("to_source"), batch.column("destination_address"), batch.column("source_address")
@@ -130,8 +134,8 @@ def _of_kind(batch: pa.RecordBatch, kind: str) -> pa.RecordBatch:
         "sqn": pc.coalesce(batch.column("transport_sqn"), batch.column("lead_sqn")),
         "sqns": batch.column("sqns").cast(LABELLED.field("sqns").type),
         "status": _remark(batch, of_session),
-        "source_address": nothing if of_session else source,
-        "destination_address": nothing if of_session else destination,
+        "source_address": source if needs_addresses else nothing,
+        "destination_address": destination if needs_addresses else nothing,
     }
     for name in LABELLED.names:
         if name not in columns:

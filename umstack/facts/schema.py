@@ -77,7 +77,7 @@ FACTS: dict[str, pa.Schema] = {
             _key(
                 "receiver",
                 _TEXT,
-                "address of the sender; over LBT-RU and LBT-TCP address and port of the receiver, in both directions; "
+                "address and port of the sender; over LBT-RU and LBT-TCP of the receiver, in both directions; "
                 "null if the source sent it to a group",
                 nullable=True,
             ),
@@ -198,7 +198,10 @@ FACTS: dict[str, pa.Schema] = {
             _field("kind", _TEXT, "NAK, NCF or RETRANSMISSION"),
             _field("time_ns", _NUMBER, "capture time", unit=_NANOSECONDS),
             _field(
-                "receiver", _TEXT, "sender of a NAK; over LBT-RU also receiver of the packet", nullable=True
+                "receiver",
+                _TEXT,
+                "address and port of the sender of a NAK; over LBT-RU also of the receiver of the packet",
+                nullable=True,
             ),
             _field("sqn", _NUMBER, "number of a retransmission, null if truncated", nullable=True),
             _field("sqns", pa.list_(_NUMBER), "numbers of a NAK or NCF, null if truncated", nullable=True),

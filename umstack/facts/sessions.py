@@ -8,6 +8,9 @@ have the port.
 
 Tables show the session id alone, unless sessions of one publisher share it (`short_numbers`): they show the number.
 
+A receiver of LBT-RM is the address and port that its NAKs come from, because several processes of a host may receive
+one session. Tables show the address alone, unless receivers of one session share it (`short_receivers`).
+
 Sources of LBT-RU and LBT-TCP send a separate copy to each receiver. `receiver_end` is the receiver's address and port,
 in both directions. Facts must count a message once, but a packet does not show whether it is the first copy. Therefore
 copies are counted per receiver and block of consecutive numbers (`block`), and the receiver with the most copies in a
@@ -17,14 +20,15 @@ block, and it does not depend on how the parts of a capture are combined.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from umstack.capture.reading.schema import LBTRU
+from umstack.capture.reading.schema import LBTRM, LBTRU
 
 BLOCK_BITS = 8
 """Bits of a block: 256 datagram numbers (LBT-RU, UM_TALLY_BLOCK_BITS of the core) or topic numbers (LBT-TCP)."""
@@ -35,8 +39,15 @@ _PORT_AT = 32
 """The bit of a number at which the port of the source begins."""
 _ID = (1 << _PORT_AT) - 1
 
+_END = re.compile(r"^(?:\[(.+)\]|([^:]+)):\d+$")
+"""An address and a port in the notation of `receiver_ends`."""
+
 Session = tuple[str, int]
 """The publisher and the number of a session."""
+Receiver = tuple[str, int, str]
+"""A session and the address and port that one of its receivers sends NAKs from."""
+_Key = TypeVar("_Key", bound=tuple[Any, ...])
+_Name = TypeVar("_Name")
 
 
 def session_number(session_id: int, port: int) -> int:
@@ -57,14 +68,31 @@ def short_numbers(
     Sessions of one publisher and id all show their numbers. Those in `taken` (shown numbers by session) keep theirs: of
     sessions with one id, the first shows the id.
     """
-    shown = dict(taken or {})
-    used = {(publisher, number) for (publisher, _), number in shown.items()}
-    sharing: dict[Session, list[Session]] = {}
-    for publisher, number in {*sessions} - shown.keys():
-        sharing.setdefault((publisher, parts_of(number)[0]), []).append((publisher, number))
-    for short, those in sharing.items():
-        is_free = len(those) == 1 and short not in used
-        shown |= {one: short[1] if is_free else one[1] for one in those}
+    return _shown(sessions, taken or {}, lambda number: parts_of(number)[0])
+
+
+def short_receivers(
+    receivers: Iterable[Receiver], taken: Mapping[Receiver, str] | None = None
+) -> dict[Receiver, str]:
+    """Return the name that tables show for each receiver: its address, if no other receiver of its session has that.
+
+    Receivers of one host all show their ports. Those in `taken` (shown names by receiver) keep theirs.
+    """
+    return _shown(receivers, taken or {}, lambda end: _END.sub(r"\1\2", end))
+
+
+def _shown(
+    wanted: Iterable[_Key], taken: Mapping[_Key, _Name], short: Callable[[Any], Any]
+) -> dict[_Key, _Name]:
+    """Return the shown name of each key: `short` of its last part, if no other key of its first parts shows that."""
+    shown = dict(taken)
+    used = {(*key[:-1], name) for key, name in shown.items()}
+    sharing: dict[tuple[Any, ...], list[_Key]] = {}
+    for key in {*wanted} - shown.keys():
+        sharing.setdefault((*key[:-1], short(key[-1])), []).append(key)
+    for name, those in sharing.items():
+        is_free = len(those) == 1 and name not in used
+        shown |= {one: name[-1] if is_free else one[-1] for one in those}
     return shown
 
 
@@ -94,7 +122,31 @@ def renumbered(table: pl.DataFrame, numbers: Mapping[Session, int]) -> pl.DataFr
     return joined.with_columns(session_id=pl.coalesce("shown", "session_id")).drop("shown")
 
 
+def receivers_in(counts: pl.DataFrame) -> set[Receiver]:
+    """Return the receivers of multicast sessions whose port is known, from the facts `counts`."""
+    own = counts.filter((pl.col("transport") == LBTRM) & pl.col("receiver").str.contains(_END.pattern))
+    return {*own.select(*_RECEIVER).unique().rows()}
+
+
+def with_receivers(table: pl.DataFrame, names: Mapping[Receiver, str]) -> pl.DataFrame:
+    """Return the table with these names of receivers."""
+    if not names:
+        return table
+    rows = [(*receiver, shown) for receiver, shown in names.items()]
+    types = {"publisher": pl.String, "session_id": pl.Int64, "receiver": pl.String, "shown": pl.String}
+    joined = table.join(pl.DataFrame(rows, types, orient="row"), _RECEIVER, "left", maintain_order="left")
+    return joined.with_columns(receiver=pl.coalesce("shown", "receiver")).drop("shown")
+
+
+def receiver_ends(addresses: pa.Array, ports: pa.Array) -> pa.Array:
+    """Return addresses with their ports, as `10.1.2.3:14400` or `[ff15::7]:14400`; without one that is null."""
+    bracketed = pc.binary_join_element_wise("[", addresses, "]", "")
+    hosts = pc.if_else(pc.match_substring(addresses, ":"), bracketed, addresses)
+    return pc.coalesce(pc.binary_join_element_wise(hosts, ports.cast(pa.string()), ":"), addresses)
+
+
 _SESSION = ["publisher", "session_id"]
+_RECEIVER = [*_SESSION, "receiver"]
 
 
 def _has_sessions(table: pl.DataFrame) -> bool:

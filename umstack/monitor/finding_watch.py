@@ -35,7 +35,7 @@ from umstack.facts.facts import Facts
 from umstack.facts.kinds import DATA, NAK, NCF, NOTE, RETRANSMISSION, SESSION, SESSION_MESSAGE
 from umstack.facts.packed import unpacked
 from umstack.facts.points import short_names
-from umstack.facts.sessions import short_numbers
+from umstack.facts.sessions import Receiver, short_numbers, short_receivers
 from umstack.monitor.window_findings import MOMENT, Losses, Span, TopicNames, grown, window_tables
 from umstack.report.outputs import arrow
 
@@ -232,14 +232,15 @@ class FindingWatch:
         return self._with_short_names(kept)
 
     def _with_short_names(self, found: Kept) -> Kept:
-        """Return facts whose points and sessions have short names, which they keep, also after a restart."""
+        """Return facts whose points, sessions and receivers have short names, which they keep, also after a restart."""
         path = self.folder / "points.json"
         known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
         names = short_names({point for facts in found.values() for point in facts.points()}, known)
         if names != known:
             _store(path, names)
         numbers = self._short_numbers({session for facts in found.values() for session in facts.sessions()})
-        return {at: facts.renamed(names, numbers) for at, facts in found.items()}
+        receivers = self._short_receivers({one for facts in found.values() for one in facts.receivers()})
+        return {at: facts.with_receivers(receivers).renamed(names, numbers) for at, facts in found.items()}
 
     def _short_numbers(self, sessions: set[SessionKey]) -> dict[SessionKey, int]:
         path = self.folder / "sessions.json"
@@ -249,6 +250,17 @@ class FindingWatch:
         if numbers != known:
             _store(path, [[*session, shown] for session, shown in numbers.items()])
         return numbers
+
+    def _short_receivers(self, receivers: set[Receiver]) -> dict[Receiver, str]:
+        path = self.folder / "receivers.json"
+        stored = json.loads(path.read_text()) if path.exists() else []
+        known: dict[Receiver, str] = {
+            (publisher, number, end): shown for publisher, number, end, shown in stored
+        }
+        names = short_receivers(sorted(receivers), known)
+        if names != known:
+            _store(path, [[*receiver, shown] for receiver, shown in names.items()])
+        return names
 
     def _forget(self, state: _State, kept: Kept) -> None:
         """Drop facts too old for unreported findings and for the windows that these depend on."""

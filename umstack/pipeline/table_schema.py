@@ -38,7 +38,11 @@ _COMMON: Notes = {
     "point": ("point of capture: path of its files, without rotation suffix, and interface", ""),
     "from_point": ("point of capture that saw the datagrams first", ""),
     "to_point": ("point of capture that saw them later", ""),
-    "receiver": ("address of the receiver, over LBT-RU and LBT-TCP with its port; null if unknown", ""),
+    "receiver": (
+        "address of the receiver, with its port over LBT-RU and LBT-TCP and if others of the session have the address; "
+        "null if unknown",
+        "",
+    ),
     "transport": ("LBT-RM, LBT-RU or LBT-TCP", ""),
     "group": ("multicast address and port, null for unicast", ""),
     "topic": ("name of the topic, null if the captures do not contain its advertisement", ""),
