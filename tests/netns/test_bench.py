@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
-from umstack.bench.stream_ends import StreamSpec
+from umstack.bench.driver import DriverPlan
+from umstack.bench.driver import measure as measure_driver
+from umstack.bench.stream_ends import Api, StreamSpec
 from umstack.bench.tcp_peers import ZMQ_PEERS
 from umstack.bench.throughput import Pins, measure_stream, options_text
 from umstack.lab import Lab
@@ -269,3 +271,23 @@ def test_compare_puts_both_links_and_the_raw_ends_side_by_side(tmp_path: Path) -
     drawn = plot.read_text()
     assert drawn.lstrip().startswith("<?xml")
     assert "comparison: 8900 B" in done.stderr
+
+
+def test_the_driver_is_measured_in_every_way() -> None:
+    """`umstack.bench.driver` delivers every message through drivers, and has a figure for each target."""
+    streams: list[tuple[int, Api, float]] = [(64, "batch", 0.9)]
+    config = options_text("min", "real", [])
+    plan = DriverPlan(
+        config, seconds=0.1, rounds=1, streams=streams, subscribers=2, idle_contexts=2, attached_contexts=2
+    )
+    results, targets = measure_driver(plan, lambda _: None)
+    for one in results:
+        assert_clean(one)
+    assert [one["detail"]["path"] for one in results[:3]] == [
+        "in-process",
+        "received by a driver",
+        "sent by a driver",
+    ]
+    assert len(targets) == 2 + 2 + 2 + 1 + 2 + 1
+    assert all(target.measured is not None and target.measured >= 0 for target in targets)
+    assert results[-2]["detail"]["driver_cpu_seconds"] > 0

@@ -27,6 +27,7 @@ from tests.unit.capture_bytes import RECEIVER, pcap, stalled_session
 from umstack.bench import (
     capture,
     compare,
+    driver,
     flow,
     ipc,
     isolation,
@@ -40,7 +41,7 @@ from umstack.bench import (
 from umstack.bench.children import BenchError, ThisMachine, running
 from umstack.bench.compare import ComparePlan, Row
 from umstack.bench.plot import check_plot, draw_comparison
-from umstack.bench.result import faults, merged, p50, rate, ratio, result
+from umstack.bench.result import Result, faults, merged, p50, rate, ratio, result
 from umstack.bench.stream_check import StreamCheck, end_message
 from umstack.bench.targets import AllPlan, Target
 from umstack.cli.bench import command
@@ -359,6 +360,23 @@ def test_a_table_is_printed_for_people(monkeypatch: pytest.MonkeyPatch, name: st
     assert done.exit_code == 0, done.output
     assert done.stdout.strip()
     assert "Example: umstack bench" in run(name, "--help").output
+
+
+def test_the_driver_is_compared_with_its_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`umstack bench driver` prints a table, or the targets as JSON, and passes its options on."""
+    plans: list[driver.DriverPlan] = []
+
+    def measure(plan: driver.DriverPlan, _progress: object) -> tuple[list[Result], list[Target]]:
+        plans.append(plan)
+        return [], [Target("attaching a context", 9.0, 50, "at most", unit="ms")]
+
+    monkeypatch.setattr(driver, "measure", measure)
+    done = run("driver", "--contexts", "3", "--link", "xdp", "--no-pin")
+    assert done.exit_code == 0, done.output
+    assert "attaching a context" in done.stdout
+    assert (plans[0].attached_contexts, plans[0].link, plans[0].is_pinned) == (3, "xdp", False)
+    assert json.loads(run("driver", "--json").stdout)["targets"][0]["met"]
+    assert "Example: umstack bench" in run("driver", "--help").output
 
 
 def test_the_capture_measurement_prints_a_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,10 +32,14 @@ class EndSpec(ChildSpec):
     transport: str = "lbtrm"
     """Parsed `config`."""
     cpu: int | None = None
+    driver: str = "none"
+    """Control socket of a driver to attach to, or `none`."""
 
     def open_context(self) -> umstack.Context:
         """Open the context of this end."""
         config = Config.parse(self.config, "the bench's options")
+        if self.driver != "none":
+            return umstack.Context(self.interface, driver=self.driver, config=config)
         return umstack.Context(self.interface, link=self.link, mode=self.mode, config=config)
 
 

@@ -28,20 +28,25 @@ _RAW_REQUEST_GROUP, _RAW_REPLY_GROUP = "239.255.7.5", "239.255.7.6"
 _GROUP_OPTION = "source transport_lbtrm_multicast_address"
 
 
-def measure_round_trip(lab: Place, spec: RoundTripSpec, pins: Pins) -> Result:
-    """Round trips between hosts 0 and 1 of the lab. Each direction has a separate topic and session."""
+def measure_round_trip(
+    lab: Place, spec: RoundTripSpec, pins: Pins, drivers: tuple[str, str] = ("none", "none")
+) -> Result:
+    """Round trips between hosts 0 and 1 of the lab. Each direction has a separate topic and session. `drivers`: those
+    that the hosts' ends attach to."""
     client_host, server_host = lab.hosts[:2]
     with ExitStack() as stack:
 
-        def start(host: Any, role: str, group: str, cpu: int | None) -> Child:
+        def start(host: Any, role: str, group: str, cpu: int | None, driver: str) -> Child:
             config = f"{spec.config}\n{_GROUP_OPTION} {group}\n"
-            child_spec = dataclasses.replace(spec, interface=host.address, cpu=cpu, config=config)
+            child_spec = dataclasses.replace(
+                spec, interface=host.address, cpu=cpu, config=config, driver=driver
+            )
             return stack.enter_context(
                 running(host, "umstack.bench.round_trip_ends", child_spec.as_arguments(role))
             )
 
-        server = start(server_host, "echo", _REPLY_GROUP, pins.subscriber)
-        client = start(client_host, "ping", _REQUEST_GROUP, pins.publisher)
+        server = start(server_host, "echo", _REPLY_GROUP, pins.subscriber, drivers[1])
+        client = start(client_host, "ping", _REQUEST_GROUP, pins.publisher, drivers[0])
         ends = (server, client)
         for end in ends:
             end.receive(READY_SECONDS)

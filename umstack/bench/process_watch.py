@@ -63,7 +63,7 @@ class ProcessWatch:
                 self.together_bytes = max(self.together_bytes, self._together())
 
     def _together(self) -> int:
-        shares = [(self._kind(pid), _share_bytes(pid)) for pid in _processes_below(self.root)]
+        shares = [(self._kind(pid), share_bytes(pid)) for pid in _processes_below(self.root)]
         # Until a child of a virtual machine calls exec, it shares the machine's memory.
         machine = max((share for kind, share in shares if kind == _MACHINE), default=0)
         return machine + sum(share for kind, share in shares if kind != _MACHINE)
@@ -76,7 +76,7 @@ class ProcessWatch:
     def _sample(self, pid: int) -> _Sample | None:
         try:
             status = Path(f"/proc/{pid}/status").read_text()
-            times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            cpu_seconds = cpu_seconds_of(pid)
         except OSError:
             return None
         values = dict(line.split(":", 1) for line in status.splitlines())
@@ -85,7 +85,7 @@ class ProcessWatch:
         return _Sample(
             self._kind(pid),
             peak_bytes=int(values["VmHWM"].split()[0]) * _KIB,
-            cpu_seconds=(int(times[_USER_TIME]) + int(times[_SYSTEM_TIME])) / _TICKS_PER_SECOND,
+            cpu_seconds=cpu_seconds,
         )
 
     def _kind(self, pid: int) -> str:
@@ -118,13 +118,19 @@ def _program(pid: int) -> str:
         return ""
 
 
+def cpu_seconds_of(pid: int) -> float:
+    """Return the CPU time of one process. Raises OSError once it has ended."""
+    times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(times[_USER_TIME]) + int(times[_SYSTEM_TIME])) / _TICKS_PER_SECOND
+
+
 def machine_cpu_seconds() -> float:
     """Return the CPU time of the whole machine, including interrupts and steal."""
     user, nice, system, _idle, _waiting, *rest = map(int, Path("/proc/stat").read_text().split()[1:9])
     return (user + nice + system + sum(rest)) / _TICKS_PER_SECOND
 
 
-def _share_bytes(pid: int) -> int:
+def share_bytes(pid: int) -> int:
     """Return the proportional memory (PSS) of a process; 0 once it has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()

@@ -113,13 +113,16 @@ class End:
 
 
 def carry_out(
-    lab: Place, spec: StreamSpec, cpu: int | None, ends: Sequence[End]
+    lab: Place, spec: StreamSpec, cpu: int | None, ends: Sequence[End], connected: int | None = None
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Run one stream from host 0 of the lab to these subscribers, and return the reports of all ends."""
+    """Run one stream from host 0 of the lab to these subscribers, and return the reports of all ends. The publisher
+    waits for `connected` receivers, by default one per subscriber.
+    """
+    count = len(ends) if connected is None else connected
     with ExitStack() as stack:
 
         def start(host: Host, module: str, role: str, child_spec: StreamSpec, cpu: int | None) -> Child:
-            child_spec = dataclasses.replace(child_spec, interface=host.address, cpu=cpu, receivers=len(ends))
+            child_spec = dataclasses.replace(child_spec, interface=host.address, cpu=cpu, receivers=count)
             return stack.enter_context(running(host, module, child_spec.as_arguments(role)))
 
         publisher = start(lab.hosts[0], STREAM_ENDS, "publish", spec, cpu)
@@ -142,14 +145,14 @@ def measure_stream(lab: Place, spec: StreamSpec, pins: Pins) -> Result:
     """Measure one stream from host 0 to hosts 1, 2, ..., whose subscribers all check every message."""
     ends = [End(host, spec, cpu=pins.subscriber) for host in lab.hosts[1 : spec.receivers + 1]]
     sent, received = carry_out(lab, spec, pins.publisher, ends)
-    return _stream_result(spec, sent, received)
+    return stream_result(spec, sent, received)
 
 
 def _total(groups: Sequence[dict[str, Any]], *names: str) -> int:
     return sum(group[name] or 0 for group in groups for name in names)
 
 
-def _stream_result(spec: StreamSpec, sent: dict[str, Any], received: Sequence[dict[str, Any]]) -> Result:
+def stream_result(spec: StreamSpec, sent: dict[str, Any], received: Sequence[dict[str, Any]]) -> Result:
     """Return the slowest subscriber's rate, and the counts of all subscribers."""
     slowest = min(received, key=lambda end: _rate(end))
     transports = [transport for end in received for transport in end["stats"]["receiver_transports"]]

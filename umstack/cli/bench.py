@@ -16,6 +16,7 @@ import click
 
 from umstack.bench import (
     compare,
+    driver,
     environment,
     flow,
     ipc,
@@ -450,6 +451,39 @@ def _ipc(
     with progress_shown("ipc") as progress:
         results = ipc.measure(plan, progress)
     report_results(results, describe(config, is_pinned, rounds=rounds), as_json, ipc_table)
+
+
+@command.command("driver", epilog="Example: umstack bench driver --link xdp --seconds 1")
+@click.option(
+    "--subscribers",
+    type=click.IntRange(2, 16),
+    default=8,
+    show_default=True,
+    help="Number of subscribers that share a topic.",
+)
+@click.option(
+    "--contexts",
+    "attached_contexts",
+    type=click.IntRange(1, 500),
+    default=200,
+    show_default=True,
+    help="Number of attached contexts whose memory is measured.",
+)
+@_LINK
+@common_options(2.0)
+def _driver(seconds: float, options: Sequence[str], as_json: bool, is_pinned: bool, **asked: Any) -> None:
+    """Compare `umstack driver` with contexts of their own in turns, and with its targets (docs/performance.md).
+
+    Streams and round trips through a driver; the processor time of a driver with many subscribers; two publishers; idle
+    applications. Status 0 if everything was measured and delivered; the table shows which targets were met.
+    """
+    config = throughput.options_text("min", "real", options)
+    plan = driver.DriverPlan(config, seconds=seconds, is_pinned=is_pinned, **asked)
+    with progress_shown("driver") as progress:
+        results, reached = driver.measure(plan, progress)
+    listed = [target.as_json() for target in reached]
+    described = describe(config, is_pinned, rounds=plan.rounds)
+    report_results(results, described, as_json, lambda _: target_table(reached), targets=listed)
 
 
 @command.command("scale", epilog="Example: umstack bench scale --topics 1 --topics 1000 --receivers 1")
