@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from umstack.capture import Split
 from umstack.capture.generate import Traffic, generate
+from umstack.capture.reading import capture_files
 from umstack.facts.packet_columns import PACKETS
 from umstack.spark import UmpcapDataSource, find_splits, umpcap_manifest
 from umstack.spark.umpcap import UmpcapReader
@@ -22,6 +26,8 @@ from umstack.spark.umpcap_tasks import CapturePart, packed_tasks
 
 FEW, MANY = 50, 1500
 TARGET = "100000"
+STATE_BYTES = 4112
+"""State of a split: the packets of which its first ones may be copies."""
 
 
 def captures(folder: Path, *packets: int) -> None:
@@ -76,6 +82,34 @@ def test_workers_find_splits_once_and_reads_use_them(
     for _ in range(2):
         assert len(positions(reader_of(folder, **kept))) == 2 * FEW + 2 * MANY
     assert split_again == ["2.pcap"]
+
+
+def test_a_terabyte_is_planned_from_manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No capture is walked or hashed, and Spark gets tens of megabytes for all of its tasks."""
+    folder, splits_per_file = tmp_path / "captures", 150
+    folder.mkdir()
+    options = UmpcapOptions.of({"path": str(folder), "manifestFolder": str(tmp_path / "kept")})
+    for number in range(100):
+        path = folder / f"{number}.pcap"
+        path.write_bytes(f"capture {number}".encode())
+        os.truncate(path, splits_per_file * options.target_bytes)
+        # Random, because copies of packets are recognized by hashes.
+        state = [os.urandom(STATE_BYTES) for _ in range(splits_per_file)]
+        starts = range(0, path.stat().st_size, options.target_bytes)
+        splits = [
+            Split(str(path), start, start + options.target_bytes, format=1, copies=copies)
+            for start, copies in zip(starts, state, strict=True)
+        ]
+        umpcap_manifest._keep(str(path), options, umpcap_manifest._stored(splits))
+    monkeypatch.delattr(umpcap_manifest, "split")
+    monkeypatch.delattr(capture_files, "_digest")
+    began = time.process_time()
+    tasks = UmpcapReader(from_arrow_schema(PACKETS), options).partitions()
+    took = time.process_time() - began
+    assert len(tasks) == 100 * splits_per_file
+    size = sum(len(pickle.dumps(task)) for task in tasks)
+    print(f"1 TB: {took:.1f} s of processor time, {len(tasks)} tasks, {size / 1e6:.0f} MB")
+    assert size < 100e6
 
 
 def test_a_read_works_if_splits_cannot_be_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
