@@ -99,12 +99,12 @@ def _sends(content: bytes) -> Sends:
     return Sends.of(sqns.astype(np.uint32), times)
 
 
-def unpacked(rows: Iterable[pa.Table]) -> dict[int, Facts]:
-    """Return the facts of all rows together, by window."""
+def unpacked(rows: Iterable[pa.Table | pa.RecordBatch], *, spills: bool = False) -> dict[int, Facts]:
+    """Return the facts of all rows together, by window. If `spills`, the times of many sendings are kept in files."""
     pieces: dict[int, Pieces] = {}
     for table in rows:
         for row in table.to_pylist():
-            of_window = pieces.setdefault(row["window_ns"], Pieces())
+            of_window = pieces.setdefault(row["window_ns"], Pieces(spills=spills))
             name, content = row["frame"], row["content"]
             if name == PACKETS:
                 of_window.packets += int.from_bytes(content, "little")

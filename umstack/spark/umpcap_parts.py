@@ -39,7 +39,7 @@ OPTION_NAMES = (
 """All options of a read; Spark itself adds path and paths."""
 
 PACKET_ROWS, FACT_ROWS = "packets", "facts"
-_TARGET_BYTES = 64 << 20
+TARGET_BYTES = 64 << 20
 _BATCH_ROWS = 32768
 _OPTIONS_HINT = "docs/spark.md lists the options of umpcap"
 
@@ -82,7 +82,7 @@ class UmpcapOptions:
         default = CapturePorts()
         return cls(
             paths=tuple(paths),
-            target_bytes=_positive(lowered, "targetPartitionBytes", _TARGET_BYTES),
+            target_bytes=_positive(lowered, "targetPartitionBytes", TARGET_BYTES),
             batch_rows=_positive(lowered, "batchRows", _BATCH_ROWS),
             only_ours=_flag(lowered, "onlyOurs") or rows != PACKET_ROWS,
             notes=_flag(lowered, "notes"),
