@@ -66,15 +66,6 @@ int um_span_index_add(um_span_index *index, uint32_t segment, const um_store_ran
     return 0;
 }
 
-static void drop_from_list(span_list *list, uint32_t segment)
-{
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < list->count; i++)
-        if (list->spans[i].segment != segment)
-            list->spans[kept++] = list->spans[i];
-    list->count = kept;
-}
-
 /* The span without the sqns below low_sqn. Returns false if nothing is left. */
 static bool trim(um_held_span *span, uint64_t low_sqn)
 {
@@ -95,13 +86,12 @@ int um_span_index_seal(um_span_index *index, uint32_t segment, const um_store_sp
         uint32_t source = spans[i].source;
         span_list *list = &index->lists[source];
         if (i == 0 || spans[i - 1].source != source) {
-            /* Sqns that were dropped while the segment was open stay dropped. */
-            low_sqn = UINT64_MAX;
-            for (uint32_t k = 0; k < list->count; k++)
-                if (list->spans[k].segment == segment && list->spans[k].first_sqn < low_sqn)
-                    low_sqn = list->spans[k].first_sqn;
-            low_sqn = low_sqn == UINT64_MAX ? 0 : low_sqn;
-            drop_from_list(list, segment);
+            /* The open segment's spans are the newest. Sqns dropped while it was open stay dropped. */
+            low_sqn = 0;
+            for (; list->count && list->spans[list->count - 1].segment == segment; list->count--) {
+                uint64_t first_sqn = list->spans[list->count - 1].first_sqn;
+                low_sqn = low_sqn == 0 || first_sqn < low_sqn ? first_sqn : low_sqn;
+            }
         }
         um_held_span span = {spans[i].first_sqn, spans[i].last_sqn,  segment,
                              spans[i].run_index, spans[i].run_count, spans[i].units};
@@ -206,12 +196,6 @@ void um_span_index_drop_below(um_span_index *index, uint32_t source, uint64_t lo
         if (trim(&list->spans[i], low_sqn))
             list->spans[kept++] = list->spans[i];
     list->count = kept;
-}
-
-void um_span_index_drop_segment(um_span_index *index, uint32_t segment)
-{
-    for (uint32_t source = 0; source < index->source_count; source++)
-        drop_from_list(&index->lists[source], segment);
 }
 
 void um_span_index_drop_source(um_span_index *index, uint32_t source)

@@ -44,8 +44,6 @@ uint32_t um_span_index_size(const um_span_index *index, uint32_t source, uint64_
 uint64_t um_span_index_low_within(const um_span_index *index, uint32_t source, uint64_t max_bytes);
 /* Drops the sqns below this one. */
 void um_span_index_drop_below(um_span_index *index, uint32_t source, uint64_t low_sqn);
-/* Drops a segment's spans: its file is removed. */
-void um_span_index_drop_segment(um_span_index *index, uint32_t segment);
 /* Drops all spans of a source. */
 void um_span_index_drop_source(um_span_index *index, uint32_t source);
 /* Adds up the bytes still held in each of `count` segments from first_segment on. */

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -202,6 +208,44 @@ def test_the_number_of_a_forgotten_source_is_reused_only_when_its_messages_are_g
         commit_all(repository)
         repository.reclaim()
         assert repository.register_source("newest", 4).number == old
+
+
+WRITER = """
+import sys
+from umstack.store.repository import Repository, RepositorySettings
+repository = Repository(sys.argv[1], RepositorySettings(segment_bytes=1 << 20, staging_bytes=1 << 20))
+source = repository.register_source("orders", 7).number
+held = repository.ranges(source)
+sqn = held[-1][1] + 1 if held else 0
+while True:
+    repository.append_many(source, sqn, [b"%d;" % n * (n % 300) for n in range(sqn, sqn + 50)])
+    sqn += 50
+    while commit := repository.commit():
+        print(commit.ranges[-1].last_sqn, flush=True)
+"""
+
+
+def test_a_killed_process_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    """kill -9 while it commits; the next process continues the numbering."""
+    draw = random.Random(1)
+    acknowledged = -1
+    for _ in range(3):
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE
+        ) as writer:
+            assert writer.stdout is not None
+            acknowledged = int(writer.stdout.readline())
+            time.sleep(draw.uniform(0, 0.05))
+            os.kill(writer.pid, signal.SIGKILL)
+            acknowledged = max([acknowledged, *map(int, writer.stdout.read().split(b"\n")[:-1])])
+        with Repository(tmp_path, SMALL) as repository:
+            assert not repository.recovery.damaged
+            ((first, last),) = repository.ranges(0)
+            assert first == 0
+            assert last >= acknowledged
+            found = repository.read(0, 0, max_bytes=1 << 30)
+            assert all(one.message == b"%d;" % one.sqn * (one.sqn % 300) for one in found)
+    assert acknowledged > 100
 
 
 def test_a_directory_belongs_to_one_process(tmp_path: Path) -> None:

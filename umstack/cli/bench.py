@@ -26,6 +26,7 @@ from umstack.bench import (
     recovery,
     ring_targets,
     scale,
+    store,
     targets,
     throughput,
 )
@@ -57,11 +58,13 @@ from umstack.cli.bench_tables import (
     pipeline_table,
     recovery_tables,
     scale_table,
+    store_table,
     target_table,
     throughput_table,
 )
 from umstack.cli.interruption import INTERRUPTED_STATUS, stoppable, terminable
 from umstack.errors import UmError, Unsupported
+from umstack.store.repository import Durability
 
 _EXAMPLES = """\b
 Examples:
@@ -484,6 +487,44 @@ def _driver(seconds: float, options: Sequence[str], as_json: bool, is_pinned: bo
     listed = [target.as_json() for target in reached]
     described = describe(config, is_pinned, rounds=plan.rounds)
     report_results(results, described, as_json, lambda _: target_table(reached), targets=listed)
+
+
+@command.command("store", epilog="Example: umstack bench store --directory /var/lib/umstack --seconds 5")
+@sizes_option(64, 1024, 1400)
+@click.option(
+    "--directory",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=".",
+    show_default=True,
+    help="Directory on the volume to measure; temporary files are made there.",
+)
+@click.option(
+    "--durability",
+    type=click.Choice([one.value for one in Durability]),
+    default=Durability.DISK.value,
+    show_default=True,
+    help="Durability of a commit. The loop syncs with disk only.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.05),
+    default=2.0,
+    show_default=True,
+    help="Length of each measurement.",
+)
+@ROUNDS
+@JSON
+def _store(
+    sizes: Sequence[int], directory: Path, durability: str, seconds: float, rounds: int, as_json: bool
+) -> None:
+    """Measure a Store's repository, in turns with a loop of 1 MiB write and fdatasync in the same directory.
+
+    Bytes per second are those of the segment files, with record headers of 32 bytes.
+    """
+    plan = store.StorePlan(directory, sizes, Durability(durability), seconds, rounds)
+    with progress_shown("store") as progress:
+        results = store.measure(plan, progress)
+    report_results(results, describe("", False, rounds=rounds), as_json, store_table)
 
 
 @command.command("scale", epilog="Example: umstack bench scale --topics 1 --topics 1000 --receivers 1")

@@ -232,6 +232,23 @@ def ipc_table(results: Sequence[Result]) -> Table:
     return table
 
 
+def store_table(results: Sequence[Result]) -> Table:
+    """Return a table of the bytes that a repository writes, beside those of a loop of write and sync."""
+    table = empty_table(("what",), ("size", "messages/s", "MB/s on disk", "commits", "x loop", "lost"))
+    for one in results:
+        detail = one["detail"]
+        table.add_row(
+            one["what"],
+            str(one["size"]),
+            rate_text(one["messages_per_second"]),
+            f"{detail['disk_bytes_per_second'] / 1e6:.0f}",
+            str(detail["commits"]),
+            ratio_text(one, "write-loop"),
+            count_text(one["lost"]),
+        )
+    return table
+
+
 def scale_table(results: Sequence[Result]) -> Table:
     """Return a table of the CPU cost per message by number of topics and subscribers."""
     right = ("topics", "subscribers", "messages/s", "cpu ns: send", "receive", "compared")

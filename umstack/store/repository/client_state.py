@@ -16,7 +16,7 @@ from pathlib import Path
 
 from umstack._core import lib
 from umstack.errors import ResourceLimit
-from umstack.store.repository.errors import RepositoryDamaged, RepositoryError
+from umstack.store.repository.errors import DiskFull, RepositoryDamaged, RepositoryError
 
 FILE_NAME = "clients.db"
 _SCHEMA_VERSION = 1
@@ -156,6 +156,7 @@ class ClientState:
         activity_timeout_ns: int = 0,
         state_lifetime_ns: int = 0,
         now_ns: int,
+        accepts_new: bool = True,
     ) -> SourceState:
         """Register a source, or update the state of a known one.
 
@@ -167,6 +168,7 @@ class ClientState:
             activity_timeout_ns: Idle time after which its registration id is free; 0: the Store's.
             state_lifetime_ns: Idle time after which its messages are deleted; 0: the Store's.
             now_ns: Wall clock.
+            accepts_new: False: only a known source may register, because the disk is full.
 
         Returns:
             The state, with the low sqn that it had if the source is known.
@@ -174,6 +176,7 @@ class ClientState:
         Raises:
             ResourceLimit: The Store has its maximum number of sources.
             RepositoryError: The registration id belongs to another client.
+            DiskFull: The source is not known, and new ones are not accepted.
         """
         limits = (retention_bytes, activity_timeout_ns, state_lifetime_ns, now_ns)
         with self._transaction() as database:
@@ -184,6 +187,8 @@ class ClientState:
                     "active_ns = ? WHERE number = ?",
                     (*limits, known),
                 )
+            elif not accepts_new:
+                raise DiskFull("there is no space for the messages of another source")
             else:
                 used = {row[0] for row in database.execute("SELECT number FROM sources")}
                 known = next((n for n in range(lib.UM_STORE_SOURCES_MAX) if n not in used), None)

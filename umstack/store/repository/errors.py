@@ -8,7 +8,7 @@ from umstack.errors import UmError
 class RepositoryError(UmError):
     """A repository cannot be opened, written or read."""
 
-    default_hint = "correct what the message names; stored messages are not changed"
+    default_hint = "run `umstack store verify` on the directory"
 
 
 class RepositoryInUse(RepositoryError):

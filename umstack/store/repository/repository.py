@@ -171,6 +171,8 @@ class Repository:
         self.damage_count = 0
         """Reads that met damaged bytes."""
         self._is_closed = False
+        self._sealed_count = 0
+        """Segments sealed since the last reclaim."""
         self._lock = threading.RLock()
         """Guards the index, the runs and the list of segments."""
         self._commit_lock = threading.Lock()
@@ -269,6 +271,7 @@ class Repository:
         Raises:
             ResourceLimit: The Store has its maximum number of sources.
             RepositoryError: The registration id belongs to another client.
+            DiskFull: The source is new, and less than one segment of disk space is left.
         """
         return self.state.register_source(
             topic,
@@ -278,6 +281,7 @@ class Repository:
             activity_timeout_ns=activity_timeout_ns,
             state_lifetime_ns=state_lifetime_ns,
             now_ns=self._wall_clock_ns(),
+            accepts_new=self._files.free_bytes() >= self.settings.segment_bytes,
         )
 
     def forget_source(self, source: int) -> None:
@@ -478,6 +482,7 @@ class Repository:
                 if lib.um_span_index_seal(self._index, segment.number, spans, span_count):
                     raise MemoryError("the index of the repository")
                 self._segments.append(segment)
+                self._sealed_count += 1
                 self._open = None
         except OSError as error:
             raise self._failed("sealing a segment of", error) from error
@@ -667,6 +672,7 @@ class Repository:
         Returns:
             The files that were removed. Call it after each new segment and when the disk is full.
         """
+        self._sealed_count = 0
         low_sqns = {}
         for source in self.state.sources():
             limit = source.retention_bytes or self.settings.source_bytes
@@ -684,6 +690,11 @@ class Repository:
             oldest = self._segments[0].position if self._segments else self._next_position
         self.state.free_numbers(oldest)
         return Reclaimed(len(low_sqns), len(removed), sum(segment.byte_count for segment in removed))
+
+    @property
+    def needs_reclaim(self) -> bool:
+        """True if a segment was sealed since the last call of `reclaim`."""
+        return self._sealed_count > 0
 
     def _remove_unused(self) -> list[Segment]:
         """Remove the files of sealed segments of which nothing is kept."""
