@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 pytest.importorskip("polars")
+pytest.importorskip("deltalake")
+pytest.importorskip("pyiceberg")
 
+import polars as pl
 from polars.testing import assert_frame_equal
 
 from tests.spark.conftest import need_java
@@ -25,9 +29,11 @@ from umstack.analysis.tables import tables_of
 from umstack.capture.generate import Traffic, generate
 from umstack.facts.facts import facts_of
 from umstack.pipeline.layout import DAY_NS, Layout, TablesError
+from umstack.pipeline.published import read_published
 from umstack.pipeline.read_back import read_tables
 from umstack.pipeline.run import PipelineOptions, run_pipeline
 from umstack.report import make_report, make_report_of_tables
+from umstack.spark import register_views
 
 MIDNIGHT_NS = 20_500 * DAY_NS
 SECOND = 1_000_000_000
@@ -61,12 +67,21 @@ def _check_tables(tables: Path, captures: Path) -> None:
     assert len(wanted["losses"]) > 20
 
 
+def _check_published(tables: Path) -> None:
+    """Fail if a table in the folder's format differs from its Parquet files."""
+    for layer, name in (("silver", "losses"), ("silver", "sessions"), ("gold", "receiver_days")):
+        wanted = pl.read_parquet(f"{tables}/{layer}/{name}/**/*.parquet", hive_partitioning=True)
+        made = pl.DataFrame(read_published(tables, name))
+        order = sorted(wanted.columns)
+        assert_frame_equal(made.select(order).sort(order), wanted.select(order).sort(order))
+
+
 @pytest.mark.timeout(300)
 def test_tables_and_report_are_those_of_the_report_alone(spark: Any, tmp_path: Path) -> None:
     """Two runs over a folder that grew: the same tables, the same page, and nothing counted by a third run."""
     captures, tables = tmp_path / "captures", tmp_path / "tables"
     captures.mkdir()
-    options = PipelineOptions(str(captures), tables, once=True, most_bytes=1 << 20)
+    options = PipelineOptions(str(captures), tables, once=True, most_bytes=1 << 20, table_format="delta")
     for number in range(2):
         _file(captures, number)
         seen = []
@@ -74,13 +89,19 @@ def test_tables_and_report_are_those_of_the_report_alone(spark: Any, tmp_path: P
         assert done.packets == PACKETS
         assert len(seen) == done.batches > 2
         _check_tables(tables, captures)
+        _check_published(tables)
     assert run_pipeline(options).packets == 0
+    register_views(spark, tables)
+    assert spark.table("losses").count() == len(read_published(tables, "losses"))
+    assert {row.date for row in spark.table("receiver_days").select("date").collect()} == {
+        date.fromtimestamp(MIDNIGHT_NS // SECOND + days * 86_400) for days in (-1, 0)
+    }
     alone = make_report([str(captures)], tmp_path / "alone")
     back = make_report_of_tables(tables, tmp_path / "back")
     assert back.page.read_text() == alone.page.read_text()
     assert [one.text for one in back.findings] == [one.text for one in alone.findings]
     assert (back.packets, back.captures) == (alone.packets, alone.captures)
-    with pytest.raises(TablesError, match="with mtu 1500"):
+    with pytest.raises(TablesError, match="as delta with mtu 1500"):
         run_pipeline(PipelineOptions(str(captures), tables, once=True, mtu=9000))
     (Layout(tables).checkpoint / "offsets").rename(tmp_path / "moved")
     with pytest.raises(TablesError, match="no checkpoint"):
@@ -93,7 +114,7 @@ def test_a_folder_is_followed_until_stopped(spark: Any, tmp_path: Path) -> None:
     captures, tables = tmp_path / "captures", tmp_path / "tables"
     captures.mkdir()
     stop, packets = threading.Event(), [0]
-    options = PipelineOptions(str(captures), tables, interval_seconds=0.1)
+    options = PipelineOptions(str(captures), tables, interval_seconds=0.1, table_format="iceberg")
 
     def seen(progress: Any) -> None:
         packets[0] = progress.packets
@@ -112,6 +133,10 @@ def test_a_folder_is_followed_until_stopped(spark: Any, tmp_path: Path) -> None:
         stop.set()
         running.join()
     _check_tables(tables, captures)
+    _check_published(tables)
+    register_views(spark, tables)
+    assert spark.table("losses").count() == len(read_published(tables, "losses")) > 0
+    assert spark.table("ip_fragments").count() == 0
 
 
 @pytest.mark.timeout(600)
@@ -124,7 +149,7 @@ def test_killed_at_random_points_every_packet_counts_once(tmp_path: Path) -> Non
     captures, tables = tmp_path / "captures", tmp_path / "tables"
     captures.mkdir()
     command = [sys.executable, "-m", "umstack", "pipeline", str(captures), "--tables", str(tables)]
-    command += ["--once", "--max-bytes", str(1 << 20), "--json"]
+    command += ["--once", "--max-bytes", str(1 << 20), "--format", "delta", "--json"]
     offsets = Layout(tables).checkpoint / "offsets"
 
     def batches() -> int:
@@ -146,3 +171,4 @@ def test_killed_at_random_points_every_packet_counts_once(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr[-4000:]
     assert json.loads(done.stdout)["ok"]
     _check_tables(tables, captures)
+    _check_published(tables)

@@ -25,6 +25,7 @@ Examples:
   umstack pipeline captures/ --tables tables --once
   umstack pipeline captures/ --tables tables --interval 5
   umstack pipeline /var/journal --tables messages --topics 'market/.*'
+  umstack pipeline captures/ --tables tables --format delta
   umstack pipeline --tables tables --compact
   umstack pipeline --tables tables --derive-again --mtu 9000
 """
@@ -45,6 +46,12 @@ Examples:
     default=10.0,
     show_default=True,
     help="Seconds from the start of a batch to the next one.",
+)
+@click.option(
+    "--format",
+    "table_format",
+    type=click.Choice(("parquet", "delta", "iceberg")),
+    help="Also keep silver and gold tables as Delta or Iceberg tables.  [default: parquet]",
 )
 @click.option("--mtu", type=click.IntRange(576, 65535), help="MTU of the network.  [default: 1500]")
 @click.option("--hardware-times", is_flag=True, help="Use times of switch trailers and ERF records.")
@@ -70,6 +77,7 @@ def command(
     tables: Path,
     once: bool,
     interval: float,
+    table_format: str | None,
     mtu: int | None,
     hardware_times: bool,
     topics: str | None,
@@ -108,7 +116,7 @@ def command(
         before, after = maintenance.compact_all(tables)
         _report({"files_before": before, "files": after}, f"{before:,} files are {after:,} now", as_json)
     elif derive_again:
-        sessions = maintenance.derive_again(tables, mtu)
+        sessions = maintenance.derive_again(tables, mtu, table_format)
         _report({"sessions": sessions}, f"derived the tables of {sessions:,} sessions", as_json)
     elif captures is not None:
         options = PipelineOptions(
@@ -122,6 +130,7 @@ def command(
             driver_memory,
             max_bytes,
             live,
+            table_format or "parquet",
         )
         done, was_stopped = _filled(options)
         unit = "messages" if options.reads_messages else "packets"

@@ -20,7 +20,7 @@ from umstack.facts.kinds import SESSION
 from umstack.facts.packed import NO_SESSION
 from umstack.facts.points import points_in, renamed, short_names
 from umstack.facts.sessions import parts_of, renumbered
-from umstack.pipeline.layout import DAY_NS, GOLD, SILVER, Layout, Settings, session_name
+from umstack.pipeline.layout import DAY_NS, GOLD, SILVER, Layout, Partition, Settings, session_name
 from umstack.pipeline.parts import add_batch, facts_of_day, write_parquet
 from umstack.pipeline.table_schema import schemas
 from umstack.report.findings import Finding, findings, findings_of_no_session
@@ -42,8 +42,10 @@ def periods(days: Iterable[date]) -> list[list[date]]:
     return found
 
 
-def take_batch(layout: Layout, settings: Settings, key: tuple[str, int], batch: int, rows: pa.Table) -> int:
-    """Add the packed facts of a batch to a session and derive its tables again; return how many days they are of."""
+def take_batch(
+    layout: Layout, settings: Settings, key: tuple[str, int], batch: int, rows: pa.Table
+) -> list[Partition]:
+    """Add the packed facts of a batch to a session and derive its tables again; return the partitions of those."""
     session = session_name(*key)
     with layout.session_locked(session):
         new = add_batch(layout, session, batch, rows)
@@ -52,14 +54,16 @@ def take_batch(layout: Layout, settings: Settings, key: tuple[str, int], batch: 
         )
 
 
-def derive_session(layout: Layout, settings: Settings, key: tuple[str, int]) -> int:
-    """Derive all tables of a session again; return how many days they are of."""
+def derive_session(layout: Layout, settings: Settings, key: tuple[str, int]) -> list[Partition]:
+    """Derive all tables of a session again; return their partitions."""
     session = session_name(*key)
     with layout.session_locked(session):
         return _derive(layout, settings, key, periods(layout.days(session)))
 
 
-def _derive(layout: Layout, settings: Settings, key: tuple[str, int], wanted: list[list[date]]) -> int:
+def _derive(
+    layout: Layout, settings: Settings, key: tuple[str, int], wanted: list[list[date]]
+) -> list[Partition]:
     session = session_name(*key)
     for days in wanted:
         by_day = {day: facts_of_day(layout, session, day, compacts=True) for day in days}
@@ -69,7 +73,7 @@ def _derive(layout: Layout, settings: Settings, key: tuple[str, int], wanted: li
                 write_parquet(file, arrow(rows).cast(schemas()[layer][name]))
             else:
                 file.unlink(missing_ok=True)
-    return sum(map(len, wanted))
+    return [(day, session) for days in wanted for day in days]
 
 
 def session_rows(

@@ -35,6 +35,8 @@ column without a new version: old files then lack it."""
 DAY_NS = 86_400 * 1_000_000_000
 BRONZE, SILVER, GOLD = "bronze", "silver", "gold"
 FACTS, MESSAGES, MESSAGE_COUNTS = "facts", "messages", "message_counts"
+Partition = tuple[date, str]
+"""Day and session of a table's partition."""
 _STATE = "_umstack"
 _FORMAT = "umstack tables"
 _SESSION_LOCKS = 64
@@ -55,6 +57,8 @@ class Settings:
     """A file, folder or glob; or the folder of a recorder's journal."""
     mtu: int = 1500
     hardware_times: bool = False
+    table_format: str = "parquet"
+    """Format in which silver and gold tables are also kept: delta or iceberg (umstack.pipeline.published)."""
 
 
 def day_of(time_ns: int) -> date:
@@ -146,7 +150,9 @@ class Layout:
                 f"the tables in {self.root} have version {found['version']}, whose sessions have no ports",
                 hint="make them again in another folder: umstack pipeline captures/ --tables DIR",
             )
-        return Settings(found["captures"], found["mtu"], found["hardware_times"])
+        # Earlier versions knew only Parquet.
+        table_format = found.get("table_format", "parquet")
+        return Settings(found["captures"], found["mtu"], found["hardware_times"], table_format)
 
     def save(self, settings: Settings) -> None:
         """Write version and settings."""
@@ -156,6 +162,7 @@ class Layout:
             "captures": settings.captures,
             "mtu": settings.mtu,
             "hardware_times": settings.hardware_times,
+            "table_format": settings.table_format,
         }
         self._save("layout.json", found)
 

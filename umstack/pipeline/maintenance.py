@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from urllib.parse import unquote
@@ -13,35 +14,37 @@ from umstack.pipeline.layout import (
     FACTS,
     MESSAGES,
     Layout,
-    Settings,
     opened,
     session_name,
     session_of,
 )
 from umstack.pipeline.parts import compact, write_parquet
+from umstack.pipeline.published import compact_published, publish, require
 from umstack.pipeline.table_schema import bronze_schemas, schemas
 
 _EMPTY_FILE = "empty.parquet"
 
 
-def derive_again(folder: Path, mtu: int | None = None) -> int:
-    """Derive all tables again from the facts, after an upgrade or for another MTU; return the number of sessions."""
+def derive_again(folder: Path, mtu: int | None = None, table_format: str | None = None) -> int:
+    """Derive all tables again, after an upgrade or for another MTU or format; return the number of sessions."""
     layout, settings = opened(folder)
     with layout.owned():
-        if mtu is not None:
-            settings = Settings(settings.captures, mtu, settings.hardware_times)
+        settings = replace(
+            settings, mtu=mtu or settings.mtu, table_format=table_format or settings.table_format
+        )
+        require(settings.table_format)
         write_empty_tables(layout)
         sessions = layout.sessions()
         with layout.changing():
             for session in sessions:
-                derive_session(layout, settings, session_of(session))
+                publish(layout, settings, derive_session(layout, settings, session_of(session)))
             layout.save(settings)
         return len(sessions)
 
 
 def compact_all(folder: Path) -> tuple[int, int]:
     """Replace the files of each session and day by one; return how many files there were and are."""
-    layout, _ = opened(folder)
+    layout, settings = opened(folder)
     before = after = 0
     with layout.owned():
         for name in (FACTS, MESSAGES):
@@ -49,6 +52,7 @@ def compact_all(folder: Path) -> tuple[int, int]:
                 with layout.session_locked(unquote(part.name.removeprefix("session="))):
                     before += compact(part)
                     after += 1
+        compact_published(layout, settings)
     return before, after
 
 

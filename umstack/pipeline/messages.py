@@ -7,7 +7,7 @@ from datetime import date
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from umstack.pipeline.layout import BRONZE, GOLD, MESSAGE_COUNTS, MESSAGES, Layout
+from umstack.pipeline.layout import BRONZE, GOLD, MESSAGE_COUNTS, MESSAGES, Layout, Partition
 from umstack.pipeline.parts import add_part, merged_parts, write_parquet
 from umstack.pipeline.table_schema import message_schema, schemas
 from umstack.recorder.parquet_parts import partitions
@@ -21,18 +21,20 @@ _TOTALS = (
 _COUNTED = [*_SOURCE, *(name for name, _ in _TOTALS)]
 
 
-def take_messages(layout: Layout, batch: int, rows: pa.Table) -> int:
-    """Add the messages of a batch, all of one session; return how many days they are of."""
+def take_messages(layout: Layout, batch: int, rows: pa.Table) -> list[Partition]:
+    """Add the messages of a batch, all of one session; return their partitions."""
     parts = partitions(rows, messages())
+    taken = []
     for (day_name, session), share in parts:
         day = date.fromisoformat(day_name)
+        taken.append((day, session))
         with layout.session_locked(session):
             add_part(layout.partition(BRONZE, MESSAGES, day, session), batch, share.cast(message_schema()))
             counts = layout.partition(BRONZE, MESSAGE_COUNTS, day, session)
             add_part(counts, batch, _merged(_counts(share)))
             file = layout.partition(GOLD, "message_days", day, session) / "rows.parquet"
             write_parquet(file, _with_missing(merged_parts(counts, _merged)))
-    return len(parts)
+    return taken
 
 
 def _counts(rows: pa.Table) -> pa.Table:

@@ -26,9 +26,10 @@ from umstack.capture.reading.remote import is_remote
 from umstack.facts.kinds import SESSION
 from umstack.facts.packed import PACKETS
 from umstack.pipeline.derive import take_batch
-from umstack.pipeline.layout import DAY_NS, FACTS, MESSAGES, Layout, Settings, TablesError
+from umstack.pipeline.layout import DAY_NS, FACTS, MESSAGES, Layout, Partition, Settings, TablesError
 from umstack.pipeline.maintenance import write_empty_tables
 from umstack.pipeline.messages import take_messages
+from umstack.pipeline.published import PARQUET, publish, require
 from umstack.recorder.parquet_parts import TOPIC_INDEX
 from umstack.recorder.tables import messages
 from umstack.spark import UmpcapDataSource
@@ -38,7 +39,7 @@ from umstack.spark.streaming_query import start_query, wait_for_end, wait_for_ex
 
 _QUERY = "tables"
 _FAILED = ("the pipeline", "run it again: it continues where it stopped, and repeats the last batch")
-_TAKEN = pa.schema([("days", pa.int64()), ("packets", pa.int64())])
+_TAKEN = pa.schema([("session", pa.string()), ("days", pa.list_(pa.date32())), ("packets", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class PipelineOptions:
     """Maximum number of bytes of captures in a batch, which bounds memory."""
     live: tuple[tuple[str, str], ...] = ()
     """Options of the data source of live topics (docs/recording.md), which starts a recorder for the journal."""
+    table_format: str = PARQUET
+    """Format in which silver and gold tables are kept besides Parquet: delta or iceberg."""
 
     @property
     def reads_messages(self) -> bool:
@@ -133,8 +136,9 @@ def run_pipeline(
 
 def _prepared(layout: Layout, options: PipelineOptions) -> Settings:
     """Return the settings of the tables, which are made if there are none yet."""
+    require(options.table_format)
     captures = options.captures if is_remote(options.captures) else str(Path(options.captures).absolute())
-    wanted = Settings(captures, options.mtu, options.hardware_times)
+    wanted = Settings(captures, options.mtu, options.hardware_times, options.table_format)
     found = layout.settings()
     if found is None:
         if layout.folders(FACTS) or layout.folders(MESSAGES):
@@ -146,9 +150,9 @@ def _prepared(layout: Layout, options: PipelineOptions) -> Settings:
         return wanted
     if found != wanted:
         raise TablesError(
-            f"the tables in {layout.root} are of {found.captures} with mtu {found.mtu} and hardware times "
-            f"{'on' if found.hardware_times else 'off'}",
-            hint="use the same captures and options, another folder, or --derive-again --mtu",
+            f"the tables in {layout.root} are of {found.captures} as {found.table_format} with mtu {found.mtu} "
+            f"and hardware times {'on' if found.hardware_times else 'off'}",
+            hint="use the same captures and options, another folder, or --derive-again with --mtu or --format",
         )
     if (layout.folders(FACTS) or layout.folders(MESSAGES)) and not (layout.checkpoint / "offsets").is_dir():
         raise TablesError(f"{layout.root} has facts but no checkpoint", hint=_LOST_HINT)
@@ -202,11 +206,13 @@ class _Writer:
         began = time.monotonic()
         with self._layout.changing():
             taken = self._added(batch, number).toArrow()
+            changed = [(day, row["session"]) for row in taken.to_pylist() for day in row["days"]]
+            publish(self._layout, self._settings, changed, number)
         self.progress = Progress(
             self.progress.batches + 1,
             self.progress.packets + sum(taken["packets"].to_pylist()),
             len(taken),
-            sum(taken["days"].to_pylist()),
+            len(changed),
             time.monotonic() - began,
         )
         self._on_batch(self.progress)
@@ -226,8 +232,7 @@ def _message_task(layout: Layout, batch: int) -> Callable[[pa.Table], pa.Table]:
     """Return the function that adds the messages of one session in a batch, on the executors."""
 
     def take(rows: pa.Table) -> pa.Table:
-        days = take_messages(layout, batch, rows)
-        return pa.Table.from_pylist([{"days": days, "packets": len(rows)}], _TAKEN)
+        return _taken(take_messages(layout, batch, rows), len(rows))
 
     return take
 
@@ -239,10 +244,15 @@ def _task(
 
     def take(key: tuple[pa.Scalar, ...], rows: pa.Table) -> pa.Table:
         session = (key[0].as_py(), key[1].as_py())
-        days = take_batch(layout, settings, session, batch, rows)
-        return pa.Table.from_pylist([{"days": days, "packets": packets_of(rows)}], _TAKEN)
+        return _taken(take_batch(layout, settings, session, batch, rows), packets_of(rows))
 
     return take
+
+
+def _taken(partitions: list[Partition], packets: int) -> pa.Table:
+    """Return the row about one session in a batch."""
+    days = [day for day, _ in partitions]
+    return pa.Table.from_pylist([{"session": partitions[0][1], "days": days, "packets": packets}], _TAKEN)
 
 
 def packets_of(rows: pa.Table) -> int:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from umstack.pipeline.layout import BRONZE, opened
+from umstack.pipeline.published import DELTA, PARQUET, snapshot_files
 from umstack.pipeline.table_schema import bronze_schemas, schemas, with_partitions
 from umstack.spark.column_notes import commented
 
@@ -14,7 +18,8 @@ from umstack.spark.column_notes import commented
 def register_views(spark: SparkSession, tables: str | os.PathLike[str], prefix: str = "") -> list[str]:
     """Make a temporary view of each table of a pipeline.
 
-    A view has the files that exist now: call this again, or `REFRESH TABLE`, to see those of later batches.
+    A view has the files that exist now: call this again to see those of later batches. Of tables that are also kept as
+    Delta or Iceberg, it has the current snapshot; Spark needs no jar for them.
 
     Args:
         spark: The session that gets the views; earlier views of the same names are replaced.
@@ -32,11 +37,29 @@ def register_views(spark: SparkSession, tables: str | os.PathLike[str], prefix: 
         >>> register_views(spark, "tables")    # doctest: +SKIP
         >>> spark.sql("SELECT receiver, sum(lost) FROM receiver_days GROUP BY ALL").show()    # doctest: +SKIP
     """
-    layout, _ = opened(tables)
+    layout, settings = opened(tables)
     names = []
     for layer, of_layer in {BRONZE: bronze_schemas(), **schemas()}.items():
         for name, schema in of_layer.items():
-            reader = spark.read.schema(commented(with_partitions(schema)))
-            reader.parquet(str(layout.table(layer, name))).createOrReplaceTempView(prefix + name)
+            columns = commented(with_partitions(schema))
+            if layer == BRONZE or settings.table_format == PARQUET:
+                rows = spark.read.schema(columns).parquet(str(layout.table(layer, name)))
+            else:
+                files = snapshot_files(layout, settings, name)
+                rows = _of_snapshot(spark, columns, files, is_delta=settings.table_format == DELTA)
+            rows.createOrReplaceTempView(prefix + name)
             names.append(prefix + name)
     return names
+
+
+def _of_snapshot(
+    spark: SparkSession, columns: StructType, files: Sequence[str], *, is_delta: bool
+) -> DataFrame:
+    """Read files of a snapshot. The columns of the partitions are in Iceberg's files, and in the names of Delta's
+    folders."""
+    if not files:
+        return spark.createDataFrame([], columns)
+    reader = spark.read.schema(columns)
+    if is_delta:
+        reader = reader.option("basePath", str(Path(files[0]).parents[2]))
+    return reader.parquet(*files)
