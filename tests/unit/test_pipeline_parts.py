@@ -275,7 +275,7 @@ def test_rollups_add_up_to_the_silver_tables(tmp_path: Path, capture: str, wante
     assert rolled["lost"].to_list() == lost["lost"].to_list()
     assert gold("topic_days")["messages"].sum() == wanted["topics"]["messages"].sum()
     assert gold("session_days")["lost"].sum() == len(wanted["losses"])
-    assert derive_session(layout, SETTINGS, session_of(min(layout.sessions()))) == 1
+    assert len(derive_session(layout, SETTINGS, session_of(min(layout.sessions())))) == 1
     assert set(gold("findings")["severity"]) <= {"bad", "worth_a_look", "good", "note"}
     assert len(gold("findings")) > 3
 
