@@ -253,6 +253,21 @@ def test_the_first_error_ends_the_repository(operation: str) -> None:
     assert not repository.holds(0, 0)
 
 
+def test_a_disk_that_is_full_at_the_header_of_a_segment_leaves_no_file() -> None:
+    """The next commit creates the segment again under the same name."""
+    world = World(7)
+    world.disk.failing = ("write",)
+    repository = world.open()
+    world.disk.fail_after, world.disk.fault = 0, errno.ENOSPC
+    repository.append(0, 0, b"x")
+    with pytest.raises(DiskFull):
+        repository.commit()
+    assert world.disk.names() == []
+    assert repository.commit() is not None
+    assert repository.holds(0, 0)
+    pull_the_plug(repository)
+
+
 def test_a_full_disk_withholds_and_resumes() -> None:
     """Staged messages wait, unacknowledged, until there is space; new sources are refused."""
     world = World(7)

@@ -254,6 +254,8 @@ def test_a_directory_belongs_to_one_process(tmp_path: Path) -> None:
         with pytest.raises(RepositoryInUse):
             Repository(tmp_path, SMALL)
         repository.append(repository.register_source("orders", 7).number, 0, b"x")
+    with pytest.raises(RepositoryError, match="closed"):
+        repository.append(0, 1, b"x")
     (tmp_path / "clients.db").unlink()
     with pytest.raises(RepositoryError, match=r"clients\.db"):
         Repository(tmp_path, SMALL)

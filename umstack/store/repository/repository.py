@@ -225,7 +225,6 @@ class Repository:
         """Commit what is staged, seal the open segment and release everything. Never raises for a disk that failed."""
         if self._is_closed:
             return
-        self._is_closed = True
         try:
             if self._ended is None:
                 while self.commit() is not None:
@@ -235,6 +234,7 @@ class Repository:
         except RepositoryError:
             pass  # reported to the caller of the commit that failed; nothing unacknowledged is promised
         finally:
+            self._is_closed = True
             if self._open is not None:
                 self._open[1].close()
             for file in self._reading.values():
@@ -460,11 +460,15 @@ class Repository:
         """Seal the open segment and begin the next one."""
         self._seal_open()
         segment = Segment(self._next_number, self._next_position, self._next_commit, self.settings.durability)
+        file = None
         try:
             file = self._files.create(segment.name, self.settings.segment_bytes)
             write_header(file, segment, self.state.store_id, self._wall_clock_ns())
             self._files.sync_names()
         except OSError as error:
+            if file is not None:
+                file.close()
+                self._files.remove(segment.name)
             raise self._failed("creating a segment for", error) from error
         with self._lock:
             lib.um_store_runs_clear(self._runs)
@@ -498,6 +502,8 @@ class Repository:
         return RepositoryEnded(text, errno=error.errno or 0)
 
     def _check_usable(self) -> None:
+        if self._is_closed:
+            raise RepositoryError(f"{self.directory} is closed", hint="open the repository again")
         if self._ended is not None:
             raise RepositoryEnded(
                 f"{self.directory} ended: {os.strerror(self._ended.errno or errno.EIO)}",
