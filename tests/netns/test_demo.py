@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from umstack.demo.sharing import why_out_of_reach
 from umstack.lab import Lab, namespaces
 from umstack.telemetry.statistics_server import read_statistics
 
@@ -56,7 +58,7 @@ class Run:
         """Start the run."""
         command = [sys.executable, "-m", "umstack", "demo", "--json", "--seed", str(SEED), "--link", link]
         self.process = subprocess.Popen(
-            [*command, "--no-report", "--no-recovery", *arguments],
+            [*command, "--no-report", "--no-recovery", "--no-driver", *arguments],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -160,6 +162,7 @@ def test_without_rings_it_reports_why_and_uses_sockets(tree: Path, work: Path) -
             "0",
             "--no-report",
             "--no-recovery",
+            "--no-driver",
             "--subscribers",
             "1",
         ]
@@ -191,6 +194,7 @@ def test_the_table_reports_what_happened(tree: Path, work: Path) -> None:
         "demo",
         "--no-report",
         "--no-recovery",
+        "--no-driver",
         "--tree",
         str(tree),
         "--subscribers",
@@ -372,3 +376,22 @@ def test_sha256_is_that_of_the_files(tree: Path, work: Path) -> None:
 
     visit(tree)
     assert result["publisher"]["manifest_sha256"] == digest.hexdigest()
+
+
+def test_processes_without_privileges_share_one_driver(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last run: three processes of one host verify every file, which its driver received once and with losses."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        closed = why_out_of_reach(Path(folder))
+        assert closed is not None
+        assert folder in closed
+        Path(folder).chmod(0o755)
+        status, report, errors = Run("--tree", str(tree), "--loss", "0.05", "--driver").finish()
+        assert list(Path(folder).iterdir()) == []
+    assert status == 0, errors
+    shared = report["driver"]
+    assert (shared["ok"], shared["files"]) == (True, FILES)
+    assert [one["files_verified"] for one in shared["subscribers"]] == 3 * [FILES]
+    assert len({one["dropped_at_switch"] for one in shared["subscribers"]}) == 1, "they share a port"
+    assert shared["subscribers"][0]["dropped_at_switch"] > 0
+    assert [one["naks_sent"] for one in shared["subscribers"]] == [0, 0, 0], "the driver sends the NAKs"

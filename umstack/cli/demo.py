@@ -1,4 +1,7 @@
-"""`umstack demo`: runs the demo and prints its results."""
+"""`umstack demo`: runs the demo and prints its results.
+
+One file, because progress, tables and JSON show the same figures of the same runs.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +49,7 @@ _PLAIN_WIDTH = 100
 _PROBLEMS_SHOWN_MAX = 5
 _FINDINGS_SHOWN_MAX = 6
 _RECOVERY_NAME = "late join and off-transport recovery"
+_DRIVER_NAME = "three processes behind one driver"
 _RECOVERY_LEGEND = "messages fetched over TCP from the publisher's retention, and retransmissions received"
 _COLUMNS = ("#", "MB/s", "dropped", "missing", "NAKs", "repairs", "p50 ms", "p99 ms", "lost", "verified")
 _LEGEND = (
@@ -122,6 +126,11 @@ Examples:
     default=True,
     help="Also show late join and off-transport recovery (20 s).",
 )
+@click.option(
+    "--driver/--no-driver",
+    default=True,
+    help="Also send to unprivileged processes that share the driver of one host.",
+)
 @JSON_OPTION
 def command(
     tree: Path | None,
@@ -136,12 +145,14 @@ def command(
     without_spark: bool,
     loopback: bool,
     recovery: bool,
+    driver: bool,
     as_json: bool,
 ) -> None:
     """Send a file tree to several subscribers across a switch that drops datagrams.
 
     One run uses AF_XDP and one kernel sockets; the results are shown side by side. If AF_XDP is unavailable the demo
     shows why. A third, slow run has a subscriber that starts in the middle and one whose cable is unplugged for 15 s.
+    In the last run three processes without privileges share the driver of one host.
     Before each run with loss the tree is sent without loss, for comparison of the rates.
     All runs are captured at the switch. A pipeline on Spark keeps tables of the captures during the transfers; its
     findings are shown when it has them. The demo ends with a report on the captures, which is made without Spark, and
@@ -149,7 +160,12 @@ def command(
     Status 0 only if every subscriber has every file, with the SHA-256 of the original, and the tables equal the report.
     """
     chosen: dict[str, Any] = {"loss": loss, "subscribers": subscribers, "link": link, "loopback": loopback}
-    chosen |= {"has_recovery": recovery, "transport": transport, "has_resolver": has_resolver}
+    chosen |= {
+        "has_recovery": recovery,
+        "has_driver": driver,
+        "transport": transport,
+        "has_resolver": has_resolver,
+    }
     chosen |= {"seed": seed} if seed is not None else {}
     why_no_report = "--no-report" if no_report else "there is no switch" if loopback else demo_why_no_report()
     settings = DemoSettings(
@@ -184,6 +200,8 @@ def command(
         said: dict[str, Any] = {"ok": is_ok, "why_no_rings": report.why_no_rings, "runs": runs}
         said["recovery"] = _described(report.recovery) if report.recovery is not None else None
         said["why_no_recovery"] = report.why_no_recovery
+        said["driver"] = _described(report.driver) if report.driver is not None else None
+        said["why_no_driver"] = report.why_no_driver
         watched = watch.as_json()
         said |= {"watch": watched, "report": written, "why_no_report": why_no_report}
         said |= {"tables": None if tables is None else asdict(tables), "why_no_tables": why_no_tables}
@@ -224,6 +242,7 @@ class _Display:
     def show(self, progress: DemoProgress) -> None:
         """Show the progress of the run."""
         name = _RECOVERY_NAME if progress.is_recovery else _LINK_NAMES[progress.link]
+        name = _DRIVER_NAME if progress.is_shared else name
         name += " without loss" if progress.is_lossless else ""
         if name != self._name:
             self._name = name
@@ -319,6 +338,11 @@ def print_report(report: DemoReport) -> None:
     elif report.why_no_recovery is not None:
         why = f"late join and off-transport recovery not shown: {report.why_no_recovery}"
         console.print(why, style="yellow", highlight=False, markup=False)
+    if report.driver is not None:
+        _print_driver(console, report.driver)
+    elif report.why_no_driver is not None:
+        why = f"{_DRIVER_NAME} not shown: {report.why_no_driver}"
+        console.print(why, style="yellow", highlight=False, markup=False)
     if report.why_no_rings is not None:
         why = f"sockets only, no AF_XDP here: {report.why_no_rings}"
         console.print(why, style="yellow", highlight=False, markup=False)
@@ -348,6 +372,21 @@ def _print_recovery(console: Console, result: DemoResult) -> None:
         )
     console.print(table)
     console.print(_RECOVERY_LEGEND, style="dim", highlight=False)
+    for problem in _problems(result):
+        console.print(problem, style="red", highlight=False, markup=False)
+
+
+def _print_driver(console: Console, result: DemoResult) -> None:
+    size = f"{result.files:,} files, {amount(result.bytes)}, in {result.transfer_seconds:.1f} s"
+    rate = f"{result.megabytes_per_second:.1f} MB/s"
+    console.print(
+        f"\n{_DRIVER_NAME}: {size}, {rate}, {result.link_modes[0] if result.link_modes else result.link}",
+        highlight=False,
+    )
+    for one in result.subscribers:
+        style = "" if result.is_verified(one) else "red"
+        text = f"process {one.number}: {one.files_verified:,} of {result.files:,} files, {one.unrecoverable} lost"
+        console.print(text, style=style, highlight=False)
     for problem in _problems(result):
         console.print(problem, style="red", highlight=False, markup=False)
 

@@ -21,6 +21,7 @@ from umstack.cli.interruption import INTERRUPTED_STATUS, interruptible, terminab
 from umstack.cli.meter import Meter, amount
 from umstack.cli.output import silence_stdout, write_problem
 from umstack.cli.stack_options import (
+    DRIVER_OPTION,
     JSON_OPTION,
     configuration,
     hot_failover_interfaces,
@@ -249,6 +250,7 @@ class TreeSink:
     is_flag=True,
     help="Receive over each --interface (A/B lines) and write the first copy of each message; see below.",
 )
+@DRIVER_OPTION
 @stack_options_of_lines
 @JSON_OPTION
 def command(
@@ -263,6 +265,7 @@ def command(
     until_end: bool,
     is_hot_failover: bool,
     interfaces: tuple[str, ...],
+    driver: str,
     config_file: str | None,
     options: tuple[str, ...],
     as_json: bool,
@@ -298,7 +301,7 @@ def command(
         _sink(form, directory, output, summary) as sink,
         contextlib.ExitStack() as opened,
     ):
-        contexts = [opened.enter_context(Context(name, config=config)) for name in names]
+        contexts = [opened.enter_context(Context(name, config=config, driver=driver)) for name in names]
         receiver: Receiver | HotFailoverReceiver | WildcardReceiver
         if topic is None:
             receiver = contexts[0].wildcard_receiver(regex, prefix=prefix)

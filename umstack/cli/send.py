@@ -16,6 +16,7 @@ from umstack.cli.meter import Meter, amount
 from umstack.cli.pacing import Pace
 from umstack.cli.sending import HotFailoverSending, NotTaken, Sending, Summary
 from umstack.cli.stack_options import (
+    DRIVER_OPTION,
     JSON_OPTION,
     configuration,
     hot_failover_interfaces,
@@ -146,6 +147,7 @@ def _properties(ctx: click.Context, param: click.Parameter, value: tuple[str, ..
     show_default=True,
     help="With --hot-failover, the number of the first message.",
 )
+@DRIVER_OPTION
 @stack_options_of_lines
 @JSON_OPTION
 def command(
@@ -163,6 +165,7 @@ def command(
     is_hot_failover: bool,
     first_number: int,
     interfaces: tuple[str, ...],
+    driver: str,
     config_file: str | None,
     options: tuple[str, ...],
     as_json: bool,
@@ -187,7 +190,7 @@ def command(
         Meter() as meter,
         contextlib.ExitStack() as opened,
     ):
-        contexts = [opened.enter_context(Context(name, config=config)) for name in names]
+        contexts = [opened.enter_context(Context(name, config=config, driver=driver)) for name in names]
         context = contexts[0]
         source = context.source(topic)
         if wait_receivers and source.options.flow_control == "none":

@@ -18,6 +18,12 @@ HARDWARE_TIMES_OPTION = click.option(
     "--hardware-times", is_flag=True, help="Use times of switch trailers and ERF records."
 )
 
+DRIVER_OPTION = click.option(
+    "--driver",
+    default="none",
+    metavar="auto|PATH",
+    help="Attach to the driver of the interface if one is running, or to the one at this socket (docs/driver.md).",
+)
 
 _INTERFACE_HELP = "Interface: a name, an address or a network. Default: the first with multicast."
 

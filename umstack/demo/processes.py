@@ -69,13 +69,13 @@ class Processes(Closing):
         self._work = work
         self.all: list[Child] = []
 
-    def start(self, name: str, host: int, arguments: Sequence[str]) -> Child:
-        """Run an `umstack` command on a host of the network."""
+    def start(self, name: str, host: int, arguments: Sequence[str], before: Sequence[str] = ()) -> Child:
+        """Run an `umstack` command on a host of the network; `before` is a command that runs it."""
         output, errors = (self._work / f"{name.replace(' ', '-')}.{kind}" for kind in ("stdout", "stderr"))
         with output.open("w") as out, errors.open("w") as err:
             process = self._network.run(
                 host,
-                [sys.executable, "-m", "umstack.demo.child", *arguments],
+                [*before, sys.executable, "-m", "umstack.demo.child", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=err,

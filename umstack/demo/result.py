@@ -104,11 +104,14 @@ class DemoReport:
     recovery: DemoResult | None = None
     """The run in which a subscriber starts in the middle and another's cable is unplugged."""
     why_no_recovery: str | None = None
+    driver: DemoResult | None = None
+    """The run with unprivileged subscribers that share the driver of one host."""
+    why_no_driver: str | None = None
 
     @property
     def ok(self) -> bool:
         """True if every subscriber has the complete tree in every run."""
-        runs = [*self.runs, *([self.recovery] if self.recovery is not None else [])]
+        runs = [*self.runs, *(one for one in (self.recovery, self.driver) if one is not None)]
         return bool(self.runs) and all(run.ok for run in runs)
 
 

@@ -41,7 +41,35 @@ def run_demo(settings: DemoSettings, on_progress: OnProgress) -> DemoReport:
         recovery = replace(settings, subscribers=RECOVERY_SUBSCRIBERS)
         found = _run_over("socket", recovery, on_progress, is_recovery=True)
         report.recovery, report.why_no_recovery = (None, found) if isinstance(found, str) else (found, None)
+    if settings.has_driver:
+        found = _run_shared(settings, on_progress, has_rings=report.runs[0].link == "xdp")
+        report.driver, report.why_no_driver = (None, found) if isinstance(found, str) else (found, None)
     return report
+
+
+def _run_shared(settings: DemoSettings, on_progress: OnProgress, *, has_rings: bool) -> DemoResult | str:
+    """Return the result of the run through a driver, or the reason why it is impossible."""
+    from umstack.demo.sharing import SHARING_SUBSCRIBERS, SharedTransfer, why_out_of_reach
+
+    start = time.monotonic()
+    settings = replace(settings, subscribers=SHARING_SUBSCRIBERS)
+    progress = DemoProgress("xdp" if has_rings else "socket", is_shared=True)
+    progress.files, progress.bytes = _measure(settings)
+    on_progress(progress)
+    with work_directory(progress.bytes * settings.subscribers) as work, network(settings) as net:
+        if net.kind != "lab":
+            return f"there is no second host ({net.why})"
+        if settings.loss and net.can_lose:
+            net.lose(settings.loss)
+        if (why := why_out_of_reach(work.parent)) is not None:
+            return why
+        folder = work / "transfer"
+        folder.mkdir()
+        run = SharedTransfer(settings, net, folder, progress, on_progress)
+        run.play()
+        shutil.rmtree(folder)
+    run.result.seconds = time.monotonic() - start
+    return run.result
 
 
 def _run_over(

@@ -80,6 +80,8 @@ class DemoSettings:
     """Directory for the captures and the report; None: do not capture."""
     has_recovery: bool = True
     """Carry out the run with a subscriber that starts in the middle, and one whose cable is unplugged."""
+    has_driver: bool = True
+    """Carry out the run with unprivileged subscribers that share the driver of one host."""
     loopback: bool = False
     """Use the loopback interface, even if a lab is possible."""
 

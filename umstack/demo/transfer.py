@@ -50,6 +50,8 @@ class DemoProgress:
 
     link: Link
     is_recovery: bool = False
+    is_shared: bool = False
+    """True while the subscribers are processes of one host, attached to its driver."""
     is_lossless: bool = False
     """True while the tree is sent without loss, for comparison."""
     phase: str = "bringing the network up"
@@ -91,7 +93,7 @@ class Transfer:
             self._show("starting")
             publisher = None
             if self._await_contexts(subscribers.values()):
-                waits = ["--wait-receivers", str(len(subscribers)), "--timeout", "30"]
+                waits = ["--wait-receivers", str(self._known_receivers()), "--timeout", "30"]
                 publisher = self._publish({}, *waits)
                 self._await_contexts([publisher])
                 self._show("transferring")
@@ -159,7 +161,7 @@ class Transfer:
     def _subscribe(self, number: int, options: Options) -> Child:
         folder = str(self._work / f"subscriber-{number}")
         arguments = ["recv", self._topic, "--files", folder, "--count", "1", *self._common()]
-        arguments += _options("receiver", {**self._network.receiver_options(), **options})
+        arguments += command_options("receiver", {**self._network.receiver_options(), **options})
         return self._processes.start(f"subscriber {number}", number, arguments)
 
     def _publish(self, options: Options, *more: str) -> Child:
@@ -171,14 +173,22 @@ class Transfer:
             *self._common(),
             *more,
         ]
-        arguments += _options("source", {**self._settings.source_options, **options})
+        arguments += command_options("source", {**self._settings.source_options, **options})
         if self._settings.is_default_tree:
             arguments += [word for name in sorted(LIBRARY_EXCLUDED) for word in ("--exclude", name)]
         return self._processes.start("publisher", 0, arguments)
 
     def _common(self) -> list[str]:
         options = {**self._network.context_options(), "link": self._progress.link}
-        return ["--json", "--interface", self._network.interface, *_options("context", options)]
+        return ["--json", "--interface", self._network.interface, *command_options("context", options)]
+
+    def _known_receivers(self) -> int:
+        """Return how many receivers the publisher learns of."""
+        return self._settings.subscribers
+
+    def _port_of(self, number: int) -> int:
+        """Return the host of a subscriber."""
+        return number
 
     def _show(self, phase: str) -> None:
         self._progress.phase = phase
@@ -246,7 +256,7 @@ class Transfer:
             result.subscribers.append(self._received(number, child, manifest))
 
     def _received(self, number: int, child: Child, sent: Path) -> SubscriberResult:
-        ports = self._network.port_counters(number)
+        ports = self._network.port_counters(self._port_of(number))
         found = SubscriberResult(number, dropped_at_switch=ports.dropped if ports else None)
         facts = child.result
         if facts is None or not facts["trees"]:
@@ -278,5 +288,6 @@ class Transfer:
         return found
 
 
-def _options(scope: str, options: Options) -> list[str]:
+def command_options(scope: str, options: Options) -> list[str]:
+    """Return options of a scope as arguments of a command."""
     return [word for name, value in options.items() for word in ("-o", f"{scope}.{name}={value}")]

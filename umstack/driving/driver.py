@@ -35,6 +35,7 @@ _LOOK_SECONDS = 0.2
 _DRAIN_SECONDS = 60.0
 _UNANSWERED_SECONDS = 2.0
 _SEND_BUFFER_BYTES = 1 << 20
+_LOGGED = {"receive": "receives", "publish": "publishes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class DriverEvent:
     """Something that happened, for the log."""
 
     what: str
-    """`attached`, `detached` or `refused`."""
+    """`attached`, `detached`, `refused`; `receives` or `publishes`, with the topic as the reason."""
     peer: Peer
     interface: str
     reason: str = ""
@@ -220,6 +221,8 @@ class Driver:
             answer = _refusal_fields(error)
         if fields.get("do") == "receive" and "error" not in answer:
             self._announce_known(application, number_of(fields, "id"))
+        if "error" not in answer and fields["do"] in _LOGGED:
+            self._report(_LOGGED[fields["do"]], application.peer, topic_of(fields))
         self._send(application, {"reply": number, **answer})
 
     def _attach(self, application: _Application, fields: Mapping[str, Any]) -> None:
