@@ -381,7 +381,9 @@ static um_tally *shared_tally(void)
         tally.references = malloc(sizeof *tally.references * TALLY_SENDS);
         tally.sizes = calloc(UM_TALLY_SLOTS, sizeof *tally.sizes);
         tally.topics = calloc(UM_TALLY_SLOTS, sizeof *tally.topics);
+        tally.copies = malloc(sizeof *tally.copies * UM_TALLY_STREAMS_MAX);
         REQUIRE(tally.streams && tally.sends && tally.rates && tally.references && tally.sizes && tally.topics);
+        REQUIRE(tally.copies);
     }
     return &tally;
 }
@@ -404,7 +406,10 @@ static uint32_t check_tally(const um_tally *tally)
         REQUIRE(tally->sends[i].stream < tally->stream_count);
     REQUIRE(packets == tally->send_count && rated == packets && sized == messages && of_topics == messages);
     REQUIRE(tally->rate_count <= tally->send_count && tally->reference_count <= tally->send_count);
-    return tally->send_count;
+    uint64_t copies = 0;
+    for (uint32_t i = 0; i < tally->copies_count; i++)
+        copies += tally->copies[i].packet_count;
+    return tally->send_count + (uint32_t)copies;
 }
 
 static void count_with_tally(columns *into, const uint8_t *data, size_t size, uint64_t wanted)
