@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,9 +35,10 @@ from tests.unit.pipeline_tables import (
 from umstack.analysis.tables import Tables, tables_of
 from umstack.cli.pipeline import command
 from umstack.facts.facts import facts_of
+from umstack.facts.packed import unpacked
 from umstack.pipeline import parts, table_schema
 from umstack.pipeline.derive import derive_session
-from umstack.pipeline.layout import BRONZE, DAY_NS, FACTS, SILVER, TablesError, opened, session_of
+from umstack.pipeline.layout import BRONZE, DAY_NS, FACTS, SILVER, Layout, TablesError, opened, session_of
 from umstack.pipeline.maintenance import compact_all, derive_again
 from umstack.pipeline.read_back import read_tables
 from umstack.pipeline.table_schema import markdown, schemas
@@ -93,19 +95,25 @@ class _Crash:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = 0
-        self._patch(monkeypatch, "replace")
-        self._patch(monkeypatch, "unlink")
+        for of, name in (
+            (Path, "replace"),
+            (Path, "unlink"),
+            (parts, "exchange"),
+            (shutil, "rmtree"),
+            (shutil, "copy2"),
+        ):
+            self._patch(monkeypatch, of, name)
 
-    def _patch(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-        real = getattr(Path, name)
+    def _patch(self, monkeypatch: pytest.MonkeyPatch, of: Any, name: str) -> None:
+        real = getattr(of, name)
 
-        def counted(path: Path, *arguments: Any, **named: Any) -> Any:
+        def counted(*arguments: Any, **named: Any) -> Any:
             self._count()
-            done = real(path, *arguments, **named)
+            done = real(*arguments, **named)
             self._count()
             return done
 
-        monkeypatch.setattr(Path, name, counted)
+        monkeypatch.setattr(of, name, counted)
 
     def _count(self) -> None:
         self.left -= 1
@@ -175,6 +183,44 @@ def test_compaction_leaves_one_file_of_the_same_facts(tmp_path: Path, capture: s
     # A batch that is repeated after its file was merged counts once.
     take(layout, len(batches) - 1, batches[-1])
     _equal(read_tables(layout.root)[0], wanted)
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_killed_compaction_shows_each_packet_once(
+    tmp_path: Path, capture: str, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
+) -> None:
+    """To programs that read the files themselves if folders can be exchanged, and after another one in any case."""
+    layout = made_layout(tmp_path / "tables")
+    for number, rows in enumerate(batches_of(capture, 800_000)):
+        take(layout, number, rows)
+    whole = _packets(layout)
+    if not can_exchange:
+        monkeypatch.setattr(parts, "exchange", lambda *_: False)
+    crash, seen = _Crash(monkeypatch), list[int]()
+    is_over = False
+    while not is_over:
+        root = tmp_path / f"killed-{len(seen)}"
+        copied = Layout(shutil.copytree(layout.root, root, ignore=shutil.ignore_patterns("silver", "gold")))
+        crash.left = len(seen) + 1
+        try:
+            compact_all(copied.root)
+            is_over = True
+        except _Killed:
+            seen.append(_packets(copied))
+        crash.left = 0
+        compact_all(copied.root)
+        assert _packets(copied) == whole
+        assert not [*copied.state.glob("compaction/*/*/*")]
+        assert len([*copied.table(BRONZE, FACTS).rglob("part-*")]) == len(copied.folders(FACTS))
+    assert len(seen) > 8
+    assert ({*seen} == {whole}) == can_exchange
+
+
+def _packets(layout: Layout) -> int:
+    """The packets in all files of facts, read as any program reads them."""
+    files = layout.table(BRONZE, FACTS).rglob("*.parquet")
+    found = unpacked(pq.read_table(file, partitioning=None) for file in files)
+    return sum(int(facts.counts["packets"].sum()) for facts in found.values())
 
 
 def test_an_older_file_lacks_a_column_and_a_folder_of_another_version_is_refused(
@@ -286,7 +332,7 @@ def test_copies_are_a_finding_on_no_session(tmp_path: Path) -> None:
     mirrored = [Packet(time_ns + late_ns, sent) for time_ns, sent in frames for late_ns in (0, 3_000)]
     file = tmp_path / "mirror.pcap"
     file.write_bytes(pcap(mirrored))
-    facts = facts_of([file])
+    facts = facts_of([str(file)])
     layout = made_layout(tmp_path / "tables")
     take(layout, 0, packed_facts(facts))
     made = pl.read_parquet(str(layout.root / "gold/findings/**/rows.parquet")).filter(topic="copies")

@@ -77,6 +77,12 @@ def remove_half_written(folder: Path) -> None:
         file.unlink(missing_ok=True)
 
 
+def beside(partition: Path) -> Path:
+    """Return the folder in which a compaction prepares a partition, and leaves its old files: no reader looks there."""
+    day, table, _, root = partition.parents[:4]
+    return root / _STATE / "compaction" / table.name / day.name / partition.name
+
+
 def session_name(publisher: str, session_id: int) -> str:
     """Return the value of the partition column `session`: publisher, session id, and the port if it is known."""
     if (publisher, session_id) == NO_SESSION:

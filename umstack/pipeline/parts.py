@@ -1,13 +1,17 @@
 """The facts of a session and day as Parquet files, one per batch of the stream, and their compaction.
 
 A file is named by the batches that it covers. A repeated batch replaces its file, unless that was compacted. Compaction
-writes a file that covers several batches before it removes theirs; a file whose batches another one covers is ignored,
-and removed later. So a process killed at any time neither loses facts nor counts them twice.
+makes a folder with one file that covers several batches, and exchanges it with the folder of theirs. So all readers see
+each row once at any time, and a process killed at any time neither loses facts nor counts them twice.
+
+A file system that cannot exchange folders gets the new file before it loses the old ones. A file whose batches another
+one covers is ignored, and removed later; programs that read the files themselves see its rows twice until then.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import date
@@ -20,8 +24,8 @@ import pyarrow.parquet as pq
 from umstack.errors import naming_path
 from umstack.facts.facts import Facts
 from umstack.facts.packed import PACKED, packed, unpacked
-from umstack.pipeline.layout import BRONZE, FACTS, Layout, day_of, half_written, remove_half_written
-from umstack.recorder.disk import sync_path
+from umstack.pipeline.layout import BRONZE, FACTS, Layout, beside, day_of, half_written, remove_half_written
+from umstack.recorder.disk import exchange, sync_path
 
 PARTS_MAX = 16
 """Files of a session and day from which on they are compacted."""
@@ -91,6 +95,7 @@ def facts_of_day(layout: Layout, session: str, day: date, *, compacts: bool) -> 
 def compact(folder: Path) -> int:
     """Replace the files of a folder by one; return how many there were."""
     remove_half_written(folder)
+    _discard(beside(folder))
     files, covered = _parts(folder)
     _remove(covered)
     if len(files) > 1:
@@ -105,9 +110,26 @@ def _merged_facts(rows: pa.Table) -> pa.Table:
 
 
 def _replace(folder: Path, files: dict[tuple[int, int], Path], rows: pa.Table) -> None:
-    covering = _name(min(first for first, _ in files), max(last for _, last in files))
-    write_parquet(folder / covering, rows, durable=True)
-    _remove(file for file in files.values() if file.name != covering)
+    """Replace the files of batches by one, at once for everyone who reads the folder."""
+    name = _name(min(first for first, _ in files), max(last for _, last in files))
+    prepared = beside(folder)
+    _discard(prepared)
+    write_parquet(prepared / name, rows, durable=True)
+    for other in folder.glob("[!.]*"):
+        if not _PART.fullmatch(other.name):
+            shutil.copy2(other, prepared)
+            sync_path(prepared / other.name)
+    if not exchange(prepared, folder):
+        (prepared / name).replace(folder / name)
+        sync_path(folder)
+        _remove(file for file in files.values() if file.name != name)
+    _discard(prepared)
+
+
+def _discard(prepared: Path) -> None:
+    """Remove the folder of a compaction, perhaps of one that was killed."""
+    if prepared.exists():
+        shutil.rmtree(prepared)
 
 
 def _remove(files: Iterable[Path]) -> None:
