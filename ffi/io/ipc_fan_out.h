@@ -34,7 +34,8 @@ typedef struct um_ipc_client {
     enum um_ipc_client_state state;
     int fd;
     um_address address; /* the process id, and which of its connections to this session */
-    int64_t since_ns;   /* greeting: when it connected; joined and waited for: when it last released space */
+    uint32_t user_id;
+    int64_t since_ns; /* greeting: when it connected; joined and waited for: when it last released space */
     um_segment page;
     um_shared_peer peer;
     int64_t wanted_position; /* waited for: the session continues once the receiver has read everything before */

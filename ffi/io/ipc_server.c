@@ -8,6 +8,7 @@
 
 enum {
     GREETINGS_MAX = 64,
+    USER_GREETINGS_MAX = 16, /* of another user */
     ACCEPTS_PER_EVENT = 64,
     READS_PER_EVENT = 4,
 };
@@ -19,7 +20,8 @@ static const int64_t WAITED_CHECK_NS = 50000000; /* how often the position of a 
 int um_ipc_server_open(um_ipc_server *server, um_reactor *reactor, um_source_session *session, uint32_t session_id,
                        uint32_t index, const um_ipc_source_config *config)
 {
-    *server = (um_ipc_server){.config = *config, .session = session, .session_id = session_id, .listener.fd = -1};
+    *server = (um_ipc_server){
+        .config = *config, .session = session, .session_id = session_id, .listener.fd = -1, .user_id = geteuid()};
     reactor->error_step = "shared memory";
     int result = um_ipc_fan_out_open(&server->fan_out, session, config->is_source_paced, config->capacity_bytes);
     if (result != 0)
@@ -68,13 +70,44 @@ static um_ipc_client *free_place(um_ipc_server *server)
     return NULL;
 }
 
-/* Gives up the peer that has not said HELLO for longest. */
-static void displace_greeting(um_ipc_server *server)
+/* ---- limits of users ---- */
+
+static bool is_limited(const um_ipc_server *server, uint32_t user_id)
+{
+    return user_id != 0 && user_id != server->user_id;
+}
+
+/* Returns how many clients of the user are in the state. */
+static uint32_t count_of(const um_ipc_server *server, enum um_ipc_client_state state, uint32_t user_id)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < server->fan_out.client_limit; i++) {
+        const um_ipc_client *client = &server->fan_out.clients[i];
+        count += client->state == state && client->user_id == user_id;
+    }
+    return count;
+}
+
+/* Returns true if a receiver of this user may not join, because its user has three quarters of the places. */
+static bool is_over_share(const um_ipc_server *server, uint32_t user_id)
+{
+    uint32_t places = server->config.receivers_max, share = places - places / 4;
+    return server->config.key == 0 && is_limited(server, user_id) &&
+           count_of(server, UM_IPC_CLIENT_JOINED, user_id) >= share;
+}
+
+/* Makes space for a peer of this user: gives up the one that has not said HELLO for longest, of its user or of all. */
+static void displace_greeting(um_ipc_server *server, uint32_t user_id)
 {
     um_ipc_client *oldest = NULL;
+    bool is_of_user =
+        is_limited(server, user_id) && count_of(server, UM_IPC_CLIENT_GREETING, user_id) >= USER_GREETINGS_MAX;
+    if (!is_of_user && server->greeting_count < GREETINGS_MAX)
+        return;
     for (uint32_t i = 0; i < server->fan_out.client_limit; i++) {
         um_ipc_client *client = &server->fan_out.clients[i];
-        if (client->state == UM_IPC_CLIENT_GREETING && (oldest == NULL || client->since_ns < oldest->since_ns))
+        if (client->state == UM_IPC_CLIENT_GREETING && (!is_of_user || client->user_id == user_id) &&
+            (oldest == NULL || client->since_ns < oldest->since_ns))
             oldest = client;
     }
     if (oldest != NULL)
@@ -84,10 +117,9 @@ static void displace_greeting(um_ipc_server *server)
 static int service_client(um_ipc_server *server, um_ipc_client *client, int64_t now_ns);
 
 /* Takes a connection; its HELLO, if it is there already, is answered at once. */
-static void accept_one(um_ipc_server *server, int fd, uint32_t process_id, int64_t now_ns)
+static void accept_one(um_ipc_server *server, int fd, um_ipc_peer peer, int64_t now_ns)
 {
-    if (server->greeting_count >= GREETINGS_MAX)
-        displace_greeting(server);
+    displace_greeting(server, peer.user_id);
     um_ipc_client *client = free_place(server);
     if (client == NULL) {
         UM_COUNT(server->session->counters.connections_refused, 1);
@@ -96,7 +128,8 @@ static void accept_one(um_ipc_server *server, int fd, uint32_t process_id, int64
     }
     *client = (um_ipc_client){.state = UM_IPC_CLIENT_GREETING,
                               .fd = fd,
-                              .address = um_address_of_v4(process_id, server->accepted_count++),
+                              .address = um_address_of_v4(peer.process_id, server->accepted_count++),
+                              .user_id = peer.user_id,
                               .since_ns = now_ns,
                               .page = {.fd = -1}};
     server->greeting_count++;
@@ -110,13 +143,13 @@ static int accept_clients(um_ipc_server *server, int64_t now_ns)
 {
     int accepted = 0;
     for (; accepted < ACCEPTS_PER_EVENT && um_stream_listener_accepts(&server->listener, now_ns); accepted++) {
-        uint32_t process_id;
-        int fd = um_ipc_accept(server->listener.fd, &process_id);
+        um_ipc_peer peer;
+        int fd = um_ipc_accept(server->listener.fd, &peer);
         if (um_stream_listener_pause(&server->listener, fd, now_ns))
             UM_COUNT(server->session->counters.connections_refused, 1);
         if (fd < 0)
             break;
-        accept_one(server, fd, process_id, now_ns);
+        accept_one(server, fd, peer, now_ns);
     }
     return accepted;
 }
@@ -136,6 +169,8 @@ static void join(um_ipc_server *server, um_ipc_client *client, const um_ipc_cont
     um_ipc_fan_out *fan_out = &server->fan_out;
     enum um_ipc_reason reason = um_ipc_judge_hello(hello, server->session_id, server->config.key, fan_out->joined_count,
                                                    server->config.receivers_max);
+    if (reason == UM_IPC_REASON_NONE && is_over_share(server, client->user_id))
+        reason = UM_IPC_REASON_FULL;
     if (reason == UM_IPC_REASON_NONE && um_ipc_fan_out_join(fan_out, client) != 0)
         reason = UM_IPC_REASON_MEMORY;
     if (reason != UM_IPC_REASON_NONE) {

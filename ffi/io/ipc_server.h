@@ -12,6 +12,10 @@
  * A process that dies, at whichever instruction, leaves only its page: the kernel closes its socket, and the page is
  * unmapped here. It held no lock and no claim on the log, whose only writer is the source.
  *
+ * A user other than the source's and root is limited: at most 16 of its peers may be greeting (its oldest gives way to
+ * its next), and unless the log has a key, its receivers take at most three quarters of the places. So no other user
+ * keeps everybody out.
+ *
  * Control sockets are reported to the loop by edges (EPOLLET). A report that arrives while another thread runs the
  * sender is remembered (`is_due`) until the loop's next service.
  *
@@ -43,6 +47,7 @@ typedef struct um_ipc_server {
     um_stream_listener listener;
     um_ipc_fan_out fan_out;
     uint32_t greeting_count;
+    uint32_t user_id; /* of this process */
     int64_t beat_due_ns;
     int64_t beat_position;   /* end of the log at the last session message, or when data made one unnecessary (UM-70) */
     uint16_t accepted_count; /* numbers connections in events, modulo 2^16 */

@@ -43,15 +43,15 @@ int um_ipc_listen(uint32_t session_id, uint16_t transport_id)
     return fd < 0 ? fd : checked(fd, listen(fd, BACKLOG));
 }
 
-int um_ipc_accept(int listen_fd, uint32_t *process_id)
+int um_ipc_accept(int listen_fd, um_ipc_peer *peer)
 {
-    struct ucred peer = {0};
-    socklen_t length = sizeof peer;
+    struct ucred known = {.uid = UINT32_MAX};
+    socklen_t length = sizeof known;
     int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0)
         return -errno;
-    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length);
-    *process_id = (uint32_t)peer.pid;
+    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &known, &length);
+    *peer = (um_ipc_peer){(uint32_t)known.pid, known.uid};
     return fd;
 }
 

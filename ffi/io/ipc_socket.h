@@ -13,8 +13,13 @@ enum { UM_IPC_DESCRIPTORS = 2 }; /* of a WELCOME: the log segment, the receiver'
 
 /* Listens for the receivers of a session. -EADDRINUSE if another process does. */
 int um_ipc_listen(uint32_t session_id, uint16_t transport_id);
-/* Returns the next connection, or -EAGAIN; stores the process id of the peer. */
-int um_ipc_accept(int listen_fd, uint32_t *process_id);
+/* The process at the other end, as the kernel noted it when the process connected. */
+typedef struct um_ipc_peer {
+    uint32_t process_id;
+    uint32_t user_id;
+} um_ipc_peer;
+/* Returns the next connection, or -EAGAIN; stores who connected. */
+int um_ipc_accept(int listen_fd, um_ipc_peer *peer);
 /* Connects to the source of a session. -ECONNREFUSED: no process listens; -EAGAIN: try again later. */
 int um_ipc_connect(uint32_t session_id, uint16_t transport_id);
 

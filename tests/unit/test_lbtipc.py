@@ -10,7 +10,9 @@ import signal
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,8 @@ from umstack._engine.host_identity import host_id
 from umstack._engine.transport_address import LbtipcAddress
 from umstack.errors import BackPressured, OptionError
 
+OTHER_USER = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="connecting as another user needs root")
 LONGEST_WHOLE = 65535 - 12
 """Payload of the longest message that LBMC carries in one piece."""
 SMALL_LOG = {"transport_lbtipc_transmission_window_size": CAPACITY}
@@ -550,6 +554,47 @@ def test_peers_that_left_without_a_word_displace_nobody(sending: Context, receiv
         with RawReceiver(source.transport) as silent, RawReceiver(source.transport) as other:
             other.attach()
             silent.attach()
+
+
+@contextmanager
+def _other_user() -> Iterator[None]:
+    """Connect as another user meanwhile: the kernel notes the user of a connection when it is made."""
+    os.seteuid(OTHER_USER)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@needs_root
+def test_the_receivers_of_another_user_leave_places_to_others(sending: Context, receiving: Context) -> None:
+    """Another user has at most three quarters of the places; root and the source's user may have all."""
+    source, receiver = connected(
+        sending, receiving, "share", transport_lbtipc_maximum_receivers_per_transport=8
+    )
+    with source, receiver, ExitStack() as stack:
+        with _other_user():
+            raws = [stack.enter_context(RawReceiver(source.transport)) for _ in range(7)]
+        for raw in raws[:6]:
+            raw.attach()
+        refused = raws[6].ask()
+        assert (refused.kind, refused.reason) == (REFUSED, 3)
+        assert source.stats()["connections_refused"] == 1
+        stack.enter_context(RawReceiver(source.transport)).attach()
+
+
+@needs_root
+def test_another_user_that_says_nothing_displaces_only_itself(sending: Context, receiving: Context) -> None:
+    """At most 16 connections of another user have no HELLO: its oldest gives way, however many it opens."""
+    source, receiver = connected(sending, receiving, "other-silent")
+    with source, receiver, ExitStack() as stack:
+        own = stack.enter_context(RawReceiver(source.transport))
+        with _other_user():
+            raws = [stack.enter_context(RawReceiver(source.transport)) for _ in range(20)]
+        wait_for(lambda: source.stats()["connections_refused"] == 4, "all but 16 are closed")
+        assert raws[3].hear() is None
+        raws[4].attach()
+        own.attach()
 
 
 def _follow(receiving: Context, raw: RawSource, topic: str) -> Receiver:

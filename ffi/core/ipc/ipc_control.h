@@ -39,7 +39,7 @@ enum um_ipc_reason {
     UM_IPC_REASON_NONE = 0,
     UM_IPC_REASON_VERSION, /* no version in common */
     UM_IPC_REASON_SESSION, /* the socket belongs to another session */
-    UM_IPC_REASON_FULL,    /* transport_lbtipc_maximum_receivers_per_transport */
+    UM_IPC_REASON_FULL,    /* transport_lbtipc_maximum_receivers_per_transport, or the share of its user */
     UM_IPC_REASON_MEMORY,  /* the source has no memory or descriptor for the receiver's page */
     UM_IPC_REASON_KEY,     /* the log has a key, which the HELLO does not carry */
 };
