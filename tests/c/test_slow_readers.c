@@ -245,7 +245,7 @@ TEST("W8 UM-118", "a TSNI that arrives first at the open queue ends the cut, and
     close_session(f);
 }
 
-TEST("W8", "the review that opens a queue makes the tick due, which delivers what was held")
+TEST("W8", "the review that opens a queue makes the tick due, which delivers the held messages")
 {
     slow_fixture *f = open_session(1, HOLD_NS);
     step_until(f, UM_QUEUE_HOLDING, true);

@@ -48,7 +48,7 @@ _IDLE_SHARE = 5
 
 @dataclass(frozen=True, slots=True)
 class DriverPlan:
-    """What to measure, and for how long."""
+    """Scope and duration of a measurement."""
 
     config: str
     link: str = "socket"
