@@ -519,8 +519,7 @@ def test_suggestions_follow_the_vendors_rules() -> None:
     assert (backoff["value"], backoff["losses_helped"], backoff["receivers"]) == (10, 111, [ONE, TWO])
     # 100 datagrams of 174 bytes in the fullest tenth of a second, for 10 + 3 * 10 + 2 * 1 ms.
     assert chosen["transport_lbtrm_transmission_window_size"]["value"] == 100 * 174 * 10 * 42 // 1000
-    mean = 10_010 * 174 * 8 / 12.01
-    assert chosen["transport_lbtrm_retransmit_rate_limit"]["value"] == pytest.approx(mean / 10, rel=0.02)
+    assert not [option for option in chosen if "retransmit" in option], "a limit would make recovery slower"
     # The burst began where ten datagrams were sent in ten milliseconds.
     limit = chosen["transport_lbtrm_data_rate_limit"]
     assert (limit["value"], limit["unit"]) == (1000 * 174 * 8 * 8 // 10, "bits/s")
@@ -618,16 +617,6 @@ def test_the_window_holds_what_was_sent_and_not_a_burst_repeated() -> None:
     chosen = asked_for(story)
     # 1 + 3 * 320 + 2 * 1 ms of 174 bytes per millisecond; the burst alone is 200 datagrams.
     assert chosen["transport_lbtrm_transmission_window_size"]["value"] == (1 + 960 + 2) * 174
-
-
-def test_the_mean_rate_is_that_of_the_data() -> None:
-    """Repairs and silence after the last datagram do not dilute the mean."""
-    story = Story()
-    story.stream(START, MS, 1, 1000)
-    story.nak(START + 500 * MS, ONE, 400)
-    story.again(START + 9000 * MS, 400)
-    limit = asked_for(story)["transport_lbtrm_retransmit_rate_limit"]
-    assert limit["value"] == pytest.approx(174_000 * 8 / 10, rel=0.001)
 
 
 def test_advice_on_the_vendors_capture_is_near_its_authors() -> None:

@@ -110,6 +110,7 @@ def test_the_page_is_verdict_figures_problems_charts_then_folded_facts(report: R
     assert body.count("<details>") == body.count("</details>") > 3
     assert body.index("<table>") > body.index("<details>")
     for one in report.findings:
+        assert body.count(html.escape(one.text)) == 1
         assert (body.index(html.escape(one.text)) < places[4]) == (one.is_problem or one.is_advice)
     assert body.count(report.captures[0]) == body[body.index("<footer>") :].count(report.captures[0]) == 1
     assert "Captured at switch, " in body
@@ -139,6 +140,18 @@ def test_problems_come_by_cost_with_a_remedy(report: Report) -> None:
     assert [(one.kind, -one.size) for one in costs] == sorted((one.kind, -one.size) for one in costs)
     assert all(one.remedy for one in problems)
     assert not any(one.remedy for one in report.findings if not one.is_problem)
+
+
+def test_a_suggestion_names_its_expected_gain(report: Report) -> None:
+    """Losses and their receivers; an option that would have helped no loss is in the table only."""
+    advice = [one.text for one in report.findings if one.is_advice]
+    [first] = [text for text in advice if "nak_initial_backoff_interval" in text]
+    many = len({*BURST, *SCATTERED})
+    assert first.endswith(f" Expected gain: {many} losses of {RECEIVER} are requested sooner.")
+    assert all("Expected gain: " in text or "_ignore_interval" in text for text in advice)
+    helpless = {row["option"] for row in report.summary["suggestions"] if not row["losses_helped"]}
+    assert "transport_lbtrm_transmission_window_size" in helpless
+    assert not any("_transmission_window_size" in text for text in advice)
 
 
 def test_a_capture_without_loss_has_no_problem(tmp_path: Path) -> None:
@@ -278,5 +291,12 @@ def test_stalls_are_reported_with_their_cause(tmp_path: Path) -> None:
     shown = made.page.read_text()
     assert "<summary>Stalls <span>3</span></summary>" in shown
     assert made.problems[0] is finding
+    figures = made.figures
+    assert figures is not None
+    assert (figures.repair_p50_ns, figures.repair_p99_ns, figures.stall_ns) == (
+        39.5 * MS,
+        49.5 * MS,
+        120.03 * MS,
+    )
     assert made.verdict.text.startswith("A publisher stood still for 120 ms (97 % of its time)")
     assert f"{cause}</td>" in shown

@@ -13,7 +13,6 @@ _PEAK_NS = 100 * MS
 _BURST_NS = 10 * MS
 _BACKOFFS = 3
 _ROUND_TRIPS = 2
-_RETRANSMIT_SHARE = 0.1
 _SUSTAINABLE_SHARE = 0.8
 _LAST_BITS = 1e-12
 _REPEATING = 1.1
@@ -124,16 +123,6 @@ def suggestions(
             some,
             "unrepaired",
             "unrepairing",
-        ),
-        _choice(
-            "retransmit_rate_limit",
-            _floor(pl.col("mean_bytes_per_second") * 8 * _RETRANSMIT_SHARE),
-            "bits/s",
-            "a tenth of the mean rate, headers included, from the first datagram to the last: retransmissions do not "
-            "crowd out data",
-            some,
-            "lost",
-            "losing",
         ),
         _choice(
             "data_rate_limit",
@@ -269,21 +258,16 @@ def _with_window(known: pl.DataFrame, sent: pl.DataFrame) -> pl.DataFrame:
 
 def _volumes(sent: pl.DataFrame) -> pl.DataFrame:
     start, data = pl.col("start_ns"), pl.col("bytes") - pl.col("retransmitted_bytes")
-    # Retransmissions continue after the last datagram: their time is not that of the data.
     windows = (
         sent.filter(data > 0)
         .group_by(*SESSION, (start // _PEAK_NS).alias("window"))
         .agg(
             bytes=data.sum(),
             datagrams=(pl.col("datagrams") - pl.col("retransmissions")).sum(),
-            first_ns=start.min(),
-            last_ns=start.max(),
         )
     )
-    span_s = (pl.col("last_ns").max() - pl.col("first_ns").min() + MS) / 1e9
     return windows.group_by(*SESSION).agg(
         peak_bytes_per_second=pl.col("bytes").max() * (1e9 / _PEAK_NS),
-        mean_bytes_per_second=pl.col("bytes").sum() / span_s,
         datagrams=pl.col("datagrams").sum(),
     )
 

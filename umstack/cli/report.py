@@ -139,7 +139,9 @@ def _text(report: Report) -> Iterator[str]:
         for figure in shown_figures(report.summary, report.figures):
             yield f"{figure.name:<16}{figure.value:<14}{figure.note}"
     problems = [
-        f"- {one.cost.text}: {one.text} {one.remedy}" for one in report.problems if one.cost is not None
+        f"- {one.cost.text}: {one.text} What to do: {one.remedy}"
+        for one in report.problems
+        if one.cost is not None
     ]
     settings = [f"- {one.text}" for one in report.findings if one.is_advice]
     facts = [f"- {one.text}" for one in report.findings if not one.is_problem and not one.is_advice]

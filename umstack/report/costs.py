@@ -38,8 +38,8 @@ REMEDIES = {
     "unrepaired": "Check the receivers' logs for lost messages; enlarge the transmission window, or use "
     "off-transport recovery. Losses at the very end of a capture may have been repaired after it.",
     "stream-loss": "Let the source wait for slow receivers (flow control), or speed up the receivers named.",
-    "stall": "Fix the losses of the receiver that held the window; shorten its NAK back-off, so that a lost repair is "
-    "requested again sooner.",
+    "stall": "Fix the losses of the receiver that held the window; with a larger window the publisher "
+    "continues for longer.",
     "restarts": "Ask the source's owner for the reason of the restart, and use a new session id for each start.",
     "reconnects": "Look for receivers that restart, time out or are too slow.",
     "loss-sporadic": "Check the error counters of the receiver's link and port, and policers on the way.",
@@ -65,3 +65,11 @@ REMEDIES = {
     "capture": "Capture again, or complete the files: the report covers only what could be read.",
 }
 """The remedy of a problem, by topic."""
+GAINS = {
+    "_nak_initial_backoff_interval": "are requested sooner",
+    "_nak_backoff_interval": "need fewer or earlier repeated NAKs",
+    "_ignore_interval": "are not refused a retransmission",
+    "_transmission_window_size": "can still be retransmitted",
+    "_data_rate_limit": "are avoided",
+}
+"""The expected gain of a suggested option for the losses that it helps, by the end of its name."""

@@ -13,7 +13,7 @@ from umstack.capture.reading.notes import SNAP_LENGTH
 from umstack.capture.reading.schema import LBTTCP
 from umstack.facts.kinds import COPY, NOTE
 from umstack.foreign_text import displayed
-from umstack.report.costs import REMEDIES, Cost, CostKind
+from umstack.report.costs import GAINS, REMEDIES, Cost, CostKind
 from umstack.report.figures import has_data, of_session, stalled_share, traffic_of, where_seen_best
 from umstack.report.quantities import (
     bit_rate,
@@ -272,7 +272,7 @@ def _causes(summary: Summary) -> Iterator[Finding]:
                 "." if longest == most["longest_run"] else f"; the longest run of all is {count(longest)}."
             )
         severity = Severity.WORTH_A_LOOK if summary.expected_loss is None else Severity.NOTE
-        cost = Cost(CostKind.LATE, row["lost"], f"{count(row['lost'])} datagrams late")
+        cost = Cost(CostKind.LATE, row["lost"], f"{count(row['lost'])} datagrams lost on the way")
         yield Finding(f"loss-{row['cause']}", severity, text, cost)
 
 
@@ -522,17 +522,18 @@ def _latency(summary: Summary) -> Iterator[Finding]:
 
 
 def _suggestions(summary: Summary) -> Iterator[Finding]:
-    shown = summary["suggestions"][:5]
-    # A back-off without the ignore interval that goes with it would be bad advice.
-    sessions = [
-        (row["publisher"], row["session_id"])
-        for row in shown
-        if row["option"].endswith("_nak_backoff_interval")
-    ]
+    # An option that would have helped no loss is in the table only.
+    useful = [row for row in summary["suggestions"] if row["losses_helped"]]
+    shown = useful[:_NAMED]
+    # A back-off without the ignore interval that goes with it would be bad advice, and so would the reverse.
+    together = ("_nak_backoff_interval", "_ignore_interval")
+    sessions = [(row["publisher"], row["session_id"]) for row in shown if row["option"].endswith(together)]
     pairs = [
         row
-        for row in summary["suggestions"][5:]
-        if row["option"].endswith("_ignore_interval") and (row["publisher"], row["session_id"]) in sessions
+        for row in summary["suggestions"]
+        if row["option"].endswith(together)
+        and row not in shown
+        and (row["publisher"], row["session_id"]) in sessions
     ]
     for row in [*shown, *pairs]:
         yield Finding(SUGGESTION, Severity.NOTE, suggestion(row))
@@ -540,11 +541,12 @@ def _suggestions(summary: Summary) -> Iterator[Finding]:
 
 def suggestion(row: Row) -> str:
     """Describe a row of `suggestions`."""
-    text = f"Set {row['option']} of {session_name(row)} to {row['value']:,} {row['unit']}: {row['reason']}"
+    text = f"Set {row['option']} of {session_name(row)} to {row['value']:,} {row['unit']}: {row['reason']}."
     if row["losses_helped"]:
         who = several(row["receivers"], _NAMED) or "unknown receivers"
-        text += f" (affects {count(row['losses_helped'])} losses of {who})"
-    return f"{text}."
+        gain = next(gain for option, gain in GAINS.items() if row["option"].endswith(option))
+        text += f" Expected gain: {count(row['losses_helped'])} losses of {who} {gain}."
+    return text
 
 
 def _copies(summary: Summary) -> Iterator[Finding]:
