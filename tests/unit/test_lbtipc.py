@@ -584,7 +584,7 @@ def test_the_receivers_of_another_user_leave_places_to_others(sending: Context, 
 
 
 @needs_root
-def test_another_user_that_says_nothing_displaces_only_itself(sending: Context, receiving: Context) -> None:
+def test_another_user_without_a_hello_displaces_only_itself(sending: Context, receiving: Context) -> None:
     """At most 16 connections of another user have no HELLO: its oldest gives way, however many it opens."""
     source, receiver = connected(sending, receiving, "other-silent")
     with source, receiver, ExitStack() as stack:
