@@ -6,6 +6,9 @@ estimate, and half of their distance its uncertainty. If no single offset does, 
 is a line through the offsets of short periods. A clock is corrected only if its times contradict the order of events:
 with an offset of 0 something would arrive before it was sent.
 
+A clock that is set ahead once has two offsets, if the datagrams before and after that time show the same difference. A
+clock that is set back is not corrected: its times before and after overlap.
+
 Without NAKs seen at both points nothing is known about the offset, and nothing is corrected.
 """
 
@@ -24,6 +27,10 @@ _PERIODS = 32
 """Number of periods in which the offset is estimated separately if the clocks drift."""
 _PERIODS_MIN = 3
 _ROUNDS = 3
+_STEP_MIN_NS = 500_000_000
+"""Smaller steps are not told apart from a network that becomes slower."""
+_STEP_TOLERANCE = 0.1
+"""Largest difference between a step and the jump at it, as a share of the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +48,16 @@ class Clock:
     at_ns: int
     is_corrected: bool
     """False if the offset may be 0: the times are used as captured."""
+    step_ns: int = 0
+    """How far the clock was set ahead at `stepped_ns`; negative if that of the reference point was."""
+    stepped_ns: int = 0
+    """The first of its times after the step."""
 
     def corrected(self, times_ns: Numbers) -> Numbers:
         """Return times of this clock as times of the reference point's."""
         ahead = self.offset_ns + self.drift * (times_ns - self.at_ns)
-        return times_ns - np.rint(ahead).astype(np.int64)
+        stepped = np.where(times_ns >= self.stepped_ns, self.step_ns, 0)
+        return times_ns - np.rint(ahead).astype(np.int64) - stepped
 
 
 Clocks = dict[tuple[Session, str], Clock]
@@ -75,7 +87,9 @@ def shifted(rows: pl.DataFrame, clocks: Clocks, columns: tuple[str, ...] = ("tim
             continue
         of_it = (pl.col("point") == point) & (pl.col("publisher") == publisher)
         since = (pl.col(columns) - clock.at_ns).cast(pl.Float64)
-        corrected = pl.col(columns) - (clock.offset_ns + clock.drift * since).round().cast(pl.Int64)
+        stepped = pl.when(pl.col(columns) >= clock.stepped_ns).then(clock.step_ns).otherwise(0)
+        ahead = (clock.offset_ns + clock.drift * since).round().cast(pl.Int64)
+        corrected = pl.col(columns) - ahead - stepped
         rows = rows.with_columns(
             pl.when(of_it & (pl.col("session_id") == session_id)).then(corrected).otherwise(pl.col(columns))
         )
@@ -110,6 +124,10 @@ def _clock(
         return None
     at_ns = int(down_at[0])
     down_at, up_at = down_at - at_ns, up_at - at_ns
+    step_ns, stepped_at = _step(down_ns, down_at)
+    if step_ns:
+        down_ns = down_ns - step_ns * (down_at >= stepped_at)
+        up_ns = up_ns + step_ns * (up_at >= stepped_at)
     # Whichever point comes first, the offset cancels in the sum of both directions.
     sign = 1 if _middle_sum(down_ns, down_at, up_ns, up_at) >= 0 else -1
     down_ns, up_ns = sign * down_ns, sign * up_ns
@@ -118,9 +136,27 @@ def _clock(
     if low > high:
         drift = _slope(down_ns, down_at, up_ns, up_at)
         low, high = -float((up_ns + drift * up_at).min()), float((down_ns - drift * down_at).min())
-    is_corrected = drift != 0 or not low <= 0 <= high
+    is_corrected = drift != 0 or step_ns != 0 or not low <= 0 <= high
     middle, half = (low + high) / 2, abs(high - low) / 2
-    return Clock(session, other[0], reference[0], sign * middle, half, sign * drift, at_ns, is_corrected)
+    clock = Clock(session, other[0], reference[0], sign * middle, half, sign * drift, at_ns, is_corrected)
+    return replace(clock, step_ns=step_ns, stepped_ns=at_ns + stepped_at)
+
+
+def _step(down_ns: Numbers, down_at: Numbers) -> tuple[int, int]:
+    """Return how far one clock was set ahead of the other, and the other's first time after that; zeros if it was not.
+
+    All datagrams after a step differ by it from all before. After a pause of the network, delays are as before.
+    """
+    if len(down_ns) < 2:
+        return 0, 0
+    order = np.argsort(down_at, kind="stable")
+    took, at = down_ns[order], down_at[order]
+    first_after = int(np.argmax(np.abs(np.diff(took)))) + 1
+    step_ns = int(took[first_after:].min() - took[:first_after].min())
+    jump_ns = int(took[first_after] - took[first_after - 1])
+    if abs(step_ns) < _STEP_MIN_NS or abs(jump_ns - step_ns) > abs(step_ns) * _STEP_TOLERANCE:
+        return 0, 0
+    return step_ns, int(at[first_after])
 
 
 def _down(reference: list[Seen], other: list[Seen]) -> tuple[Numbers, Numbers]:
