@@ -221,3 +221,15 @@ def test_a_driver_of_another_version_is_not_used(tmp_path: Path) -> None:
         ):
             attached(path)
         thread.join(SECONDS)
+
+
+def test_a_driver_that_does_not_attach_again_ends_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits for it for ever: sends raise, and other objects continue."""
+    monkeypatch.setattr(client, "_ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr(client.DriverClient, "_has_attached", lambda *_: False)
+    with driver() as one, attached(one.path) as context:
+        source, other = context.source("alone"), context.receiver("alone")
+        one.restart()
+        with pytest.raises(DriverError, match="did not attach"):
+            send_until_refused(source)
+        other.close()

@@ -449,9 +449,10 @@ class DriverClient:
         answers: list[tuple[AttachedObject, dict[str, Any]]] = []
         for number, request in requests.items():
             try:
-                answers.append((request.object, self._ask_here(request.do, request.fields)))
-                while request.do == "publish" and not self._has_attached(number):
-                    time.sleep(_ATTACHING_INTERVAL_SECONDS)
+                answer = self._ask_here(request.do, request.fields)
+                if request.do == "publish":
+                    self._wait_attached(number)
+                answers.append((request.object, answer))
             except DriverError as error:
                 self._forget(number)
                 request.object.on_driver_gone(error)
@@ -460,6 +461,17 @@ class DriverClient:
         with self._changed:
             self.lost, self._is_searching = "", False
             self._changed.notify_all()
+
+    def _wait_attached(self, number: int) -> None:
+        """Wait until the driver reads a source's log. Raises OSError, DriverError."""
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while not self._has_attached(number):
+            if time.monotonic() >= deadline:
+                raise DriverError(
+                    f"the driver at {self.path} did not attach to the source within {_ANSWER_SECONDS:g} s",
+                    hint="see the driver's log for the reason",
+                )
+            time.sleep(_ATTACHING_INTERVAL_SECONDS)
 
     def _has_attached(self, number: int) -> bool:
         return self._ask_here("state", {"id": number}).get("attached") is True
