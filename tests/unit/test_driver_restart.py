@@ -3,6 +3,7 @@ unreported."""
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.driver_ends import attached, driver
+from tests.unit.driver_ends import NOBODY, attached, driver
 from tests.unit.lbtipc_ends import number_of, payload
 from tests.unit.loopback import OWN_ADDRESSES, open_context
 from tests.waiting import SECONDS, collect, wait_for
@@ -28,6 +29,7 @@ from umstack import (
     UnrecoverableLoss,
 )
 from umstack.driver import client
+from umstack.driver.client import listening_path
 from umstack.driver.protocol import MESSAGE_MAX_BYTES, VERSION_HIGH, VERSION_LOW, encode
 from umstack.events import Event
 from umstack.reader import Reader
@@ -224,7 +226,7 @@ def test_a_driver_of_another_version_is_not_used(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_does_not_attach_again_ends_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing waits for it for ever: sends raise, and other objects continue."""
+    """Sends raise instead of waiting without a timeout, and other objects continue."""
     monkeypatch.setattr(client, "_ANSWER_SECONDS", 2.0)
     monkeypatch.setattr(client.DriverClient, "_has_attached", lambda *_: False)
     with driver() as one, attached(one.path) as context:
@@ -233,3 +235,22 @@ def test_a_driver_that_does_not_attach_again_ends_the_source(monkeypatch: pytest
         with pytest.raises(DriverError, match="did not attach"):
             send_until_refused(source)
         other.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_a_driver_that_may_not_be_used_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With auto, a context runs without it, and a warning has the reason."""
+    path = tmp_path / "driver.sock"
+    monkeypatch.setattr(client, "default_path", lambda _interface: str(path))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        assert listening_path("auto", "lo") == path
+        os.seteuid(NOBODY)
+        try:
+            assert listening_path("auto", "lo") is None
+        finally:
+            os.seteuid(0)
+    assert "is not used: Permission denied" in caplog.text

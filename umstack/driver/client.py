@@ -86,10 +86,15 @@ def listening_path(driver: str | os.PathLike[str], interface: str) -> Path | Non
     if driver != "auto":
         return Path(driver)
     path = Path(default_path(interface))
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-        if stat.S_ISSOCK(path.stat().st_mode):
-            probe.connect(str(path))
-            return path
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            if stat.S_ISSOCK(path.stat().st_mode):
+                probe.connect(str(path))
+                return path
+    except PermissionError as error:
+        _log.warning("the driver at %s is not used: %s", path, error.strerror)
+    except OSError:
+        pass  # nobody listens
     return None
 
 
@@ -407,11 +412,15 @@ class DriverClient:
     def _on_end(self) -> None:
         """Report the end of the driver to everything that depends on it."""
         with self._changed:
+            answers, self._answers = list(self._answers.values()), {}
+            requests = list(self._requests.values())
             if not self._is_closing:
                 self.lost = f"the driver at {self.path} has ended"
                 self._is_searching = True
-            answers, self._answers = list(self._answers.values()), {}
-            requests = list(self._requests.values())
+                # Once the loss can be seen, no source accepts a message.
+                for request in requests:
+                    if request.do == "publish":
+                        request.object.on_driver_lost()
         for answer in answers:
             answer.set_exception(self.lost_error())
         self._pending.clear()
@@ -419,9 +428,9 @@ class DriverClient:
         if self._is_closing:
             return
         _log.warning("%s: looking for it for %g s", self.lost, self._search_seconds)
-        # No source accepts a message any more when a receiver reports the loss.
-        for request in sorted(requests, key=lambda one: one.do != "publish"):
-            request.object.on_driver_lost()
+        for request in requests:
+            if request.do != "publish":
+                request.object.on_driver_lost()
 
     def _search(self) -> bool:
         """Look for a driver. Returns false if none serves this process again."""
