@@ -113,7 +113,7 @@ def test_the_page_is_self_contained_and_correct(job: Job, truth: Truth) -> None:
         assert address in page.text
     assert f"{lost['datagrams']:,} of {truth.data:,} datagrams" in page.text
     everybody = ", ".join(map(truth.receiver_address, range(TRAFFIC.receivers)))
-    assert f"losses of {everybody})" in page.text, (
+    assert f"losses of {everybody} " in page.text, (
         "a finding names the receivers that an option would have helped"
     )
     assert f"{TRAFFIC.receivers} {everybody}" in page.text, "the table does so as well"

@@ -28,7 +28,7 @@ _PERIODS = 32
 _PERIODS_MIN = 3
 _ROUNDS = 3
 _STEP_MIN_NS = 500_000_000
-"""Smaller steps are not told apart from a network that becomes slower."""
+"""Smaller steps are taken for a network that becomes slower."""
 _STEP_TOLERANCE = 0.1
 """Largest difference between a step and the jump at it, as a share of the step."""
 
