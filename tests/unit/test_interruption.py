@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import sys
+import threading
 import time
 
 import pytest
@@ -78,3 +81,38 @@ def test_what_was_not_asked_to_stop_can_still_be_interrupted() -> None:
         assert not request.has_come
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def _interrupt_here(number: signal.Signals) -> None:
+    time.sleep(0.1)  # the main thread waits by now; if not, this shows nothing
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    signal.pthread_kill(threading.get_ident(), number)
+
+
+@pytest.mark.parametrize("number", _SIGNALS)
+def test_a_stop_reaches_a_call_that_was_about_to_wait(number: signal.Signals) -> None:
+    """Its handler runs only after the call, so the stop must end the call. Another thread takes the signal here."""
+    stopping, wake = socket.socketpair()
+    stopping.settimeout(10)
+    with stopping, wake, terminable(once=True), stoppable(lambda: wake.sendall(b"\0")) as asked:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        unblocked = threading.Thread(target=_interrupt_here, args=(number,))
+        try:
+            unblocked.start()
+            assert stopping.recv(1) == b"\0"
+        finally:
+            unblocked.join()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    assert asked.has_come
+
+
+def test_a_signal_that_asks_for_no_stop_causes_none() -> None:
+    """The wakeup descriptor reports every signal that has a handler."""
+    calls: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: calls.append(0))
+    try:
+        with stoppable(lambda: calls.append(1)) as asked:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        assert (calls, asked.has_come) == ([0], False)
+    finally:
+        signal.signal(signal.SIGUSR1, before)

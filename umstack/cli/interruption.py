@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 import threading
 import time
@@ -108,6 +109,9 @@ class StopRequest:
 def stoppable(stop: Callable[[], None]) -> Iterator[StopRequest]:
     """Within the block the first signal calls `stop` and raises nothing, so that current work finishes; later signals
     are ignored. Use it inside `terminable(once=True)`, which covers the code before and after.
+
+    Python runs a handler between two of its instructions. A signal that comes just before a call that waits is handled
+    only after that call, so a thread that reads the wakeup descriptor calls `stop`, once for each signal in the block.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -116,13 +120,26 @@ def stoppable(stop: Callable[[], None]) -> Iterator[StopRequest]:
 
     def ask(_number: int, _frame: FrameType | None) -> None:
         request.has_come = True
-        stop()
 
+    def pass_on() -> None:
+        while number := reading.recv(1):
+            if number[0] in _SIGNALS:
+                stop()
+
+    reading, writing = socket.socketpair()
+    writing.setblocking(False)
+    thread = threading.Thread(target=pass_on, daemon=True)
+    thread.start()
+    wakeup_before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
     before = _handle(dict.fromkeys(_SIGNALS, ask))
     try:
         yield request
     finally:
         _handle(dict.fromkeys(_SIGNALS, signal.SIG_IGN) if request.has_come else before)
+        signal.set_wakeup_fd(wakeup_before)
+        writing.close()
+        thread.join()
+        reading.close()
 
 
 def _handle(handlers: Mapping[signal.Signals, Any]) -> dict[signal.Signals, Any]:
