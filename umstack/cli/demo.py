@@ -259,7 +259,7 @@ class _Display:
             said = ", ".join(f"{child.name} {_far(child)}" for child in progress.children)
             self._console.print(f"  {said}", highlight=False, soft_wrap=True)
         if progress.phase == "transferring":
-            self._watch.scrape(progress.link)
+            self._watch.scrape(progress.link, len(progress.children))
         if self._live_tables is not None and (news := self._live_tables.news()) is not None:
             self.show_batch(news)
         for child in progress.children:

@@ -38,11 +38,11 @@ class Watch(Closing):
         self.page_url = self._page.url
         self.metrics_url = self._metrics.url
         self.scrapes: dict[str, Scrape] = {}
-        """The scrape made during the transfer, by link."""
+        """The last scrape made during the transfer, by link."""
 
-    def scrape(self, link: str) -> None:
-        """Scrape over HTTP as Prometheus does, once for each link."""
-        if link in self.scrapes:
+    def scrape(self, link: str, contexts: int) -> None:
+        """Scrape over HTTP as Prometheus does, for each link until that many busy contexts have answered."""
+        if link in self.scrapes and self.scrapes[link].contexts >= contexts:
             return
         # Ignore proxies from the environment: they cannot reach this host's loopback interface.
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
