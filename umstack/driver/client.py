@@ -1,4 +1,7 @@
-"""DriverClient: the connection of a context to the driver of its interface."""
+"""DriverClient: the connection of a context to the driver of its interface.
+
+One file, because the search for another driver repeats the requests that the connection has made.
+"""
 
 from __future__ import annotations
 
