@@ -12,6 +12,7 @@ from typing import Any
 
 from scapy.packet import Packet
 
+from tests.unit.loopback import OWN_ADDRESSES
 from umstack.scapy import LBTRM
 
 MARKS = '_ws.malformed || _ws.short || _ws.expert.group == "Malformed" || _ws.expert.group == "Undecoded"'
@@ -28,7 +29,9 @@ _OPTIONS = {
 def tshark(capture: Path, *arguments: str) -> str:
     """Run tshark on a capture and return its output."""
     options = [word for name, value in _OPTIONS.items() for word in ("-o", f"{name}:{value}")]
-    command = ["tshark", "-2", "-r", str(capture), *options, *arguments]
+    # The port of this process may be that of another protocol of tshark's.
+    lbmr = ["-d", f"udp.port=={OWN_ADDRESSES['resolver_multicast_port']},lbmr"]
+    command = ["tshark", "-2", "-r", str(capture), *options, *lbmr, *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
