@@ -16,8 +16,8 @@ from typing import Any, TextIO, cast
 
 from tests.unit.lbtipc_ends import number_of, payload
 from tests.unit.loopback import OWN_ADDRESSES
-from tests.waiting import SECONDS
-from umstack import BurstLoss, Context, Message, UnrecoverableLoss
+from tests.waiting import SECONDS, wait_for
+from umstack import BurstLoss, Context, Message, Source, UnrecoverableLoss
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
@@ -183,6 +183,11 @@ def _subscribe(context: Context, topic: str, options: dict[str, Any]) -> None:
         )
 
 
+def _wait_written(source: Source, sent: int) -> None:
+    """Another thread may still be writing the last messages into the shared log."""
+    wait_for(lambda: int(source.stats()["fragments_sent"] or 0) >= sent, "the last message in the log")
+
+
 def _publish(context: Context, topic: str, options: dict[str, Any]) -> None:
     source = context.source(topic, **options)
     print("ready", flush=True)
@@ -191,6 +196,7 @@ def _publish(context: Context, topic: str, options: dict[str, Any]) -> None:
         count = int(line)
         source.send_many([payload(number) for number in range(sent, sent + count)], flush=True)
         sent += count
+        _wait_written(source, sent)
         print(json.dumps({"sent": sent, "transport": source.transport}), flush=True)
 
 
