@@ -102,6 +102,7 @@ RECOVERY_REGRESSIONS = {
     210038030: "the checker expected fragments whose message began in a false range, declared lost unpublished",
     210053607: "the checker reported a loss declared again after a false range, as delivery had restarted before it",
     103532379186767: "requests were repeated while their answers were on a slow path, and answered again",
+    620084969: "the checker reported a NAK as too early: of a claimed lead that another had replaced, after an NCF",
 }
 
 
