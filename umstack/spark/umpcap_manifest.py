@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -167,9 +167,9 @@ def _kept(file: str, options: UmpcapOptions) -> list[Split] | None:
     return None
 
 
-def _loaded(row: dict[str, object]) -> Split:
-    interfaces = tuple(Interface(**one) for one in row.pop("interfaces"))  # type: ignore[attr-defined]
-    return Split(**row, interfaces=interfaces)  # type: ignore[arg-type]
+def _loaded(row: dict[str, Any]) -> Split:
+    interfaces = tuple(Interface(**one) for one in row.pop("interfaces"))
+    return Split(**row, interfaces=interfaces)
 
 
 def _stored(splits: list[Split]) -> bytes:
