@@ -65,7 +65,7 @@ LAYERS = (
         "attached",
     }
     | {"wildcard_receiver", "hot_failover_receiver"},
-    {"resolution", "recovery", "requests", "streams", "driver", "telemetry", "capture"},
+    {"resolution", "recovery", "requests", "streams", "driver", "telemetry", "capture", "store.wire"},
     {"_engine"},
     {"config", "errors", "sizing", "foreign_text", "key_file", "repeated_records", "error_log"}
     | {"async_closing", "buffers", "message_properties", "charts"},
@@ -234,9 +234,10 @@ def layer_of(name: str) -> int:
     """The number of the layer of a module of umstack, from the top; that of compiled modules is the last."""
     parts = name.split(".")
     component = parts[1] if len(parts) > 1 else name
-    for number, components in enumerate(LAYERS):
-        if component in components:
-            return number
+    for wanted in (".".join(parts[1:3]), component):
+        for number, components in enumerate(LAYERS):
+            if wanted in components:
+                return number
     if component.startswith("_") and name not in modules():
         return len(LAYERS)
     raise LookupError(f"{name} has no layer: add {component} to LAYERS")

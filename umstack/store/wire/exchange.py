@@ -1,0 +1,158 @@
+"""Keepalives, and the requests of a receiver that recovers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from umstack._engine.endpoint import Endpoint
+from umstack.store.wire import option_types as layout
+from umstack.store.wire.chain import (
+    MalformedMessage,
+    Option,
+    ReceivedOptions,
+    encode_chain,
+    pack_endpoint,
+    unpack_endpoint,
+)
+from umstack.store.wire.option_types import OptionType
+from umstack.store.wire.registration import NO_TERMS, StoreTerms, decode_store_index
+from umstack.store.wire.stores import configuration_options
+
+_NEEDS_RESPONSE, _TOPIC_NOT_SEEN = 0x40, 0x20
+
+REQUESTS_MAXIMUM = 2000
+"""Maximum number of retransmission requests in one message, so that they fit."""
+
+
+class KeepaliveSender(IntEnum):
+    """The party that sends a keepalive."""
+
+    STORE = 0
+    RECEIVER = 1
+    SOURCE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keepalive:
+    """The sender is alive; sent when it had nothing else to send for an interval."""
+
+    sender: KeepaliveSender
+    transport_index: int
+    topic_index: int
+    reg_id: int
+    """Registration id of the client at the Store."""
+    store_index: int
+    needs_response: bool = False
+    has_seen_topic: bool = True
+    """From a Store: false if it has not found the source's topic, probably because of a misconfiguration."""
+    terms: StoreTerms = NO_TERMS
+
+    def encode(self) -> bytes:
+        """Return the control message. Raises struct.error if a value is out of range."""
+        flags = self.needs_response * _NEEDS_RESPONSE | (not self.has_seen_topic) * _TOPIC_NOT_SEEN
+        body = layout.KEEPALIVE.pack(flags, self.sender, self.transport_index, self.topic_index, self.reg_id)
+        return encode_chain([
+            Option(OptionType.KEEPALIVE, body),
+            Option(OptionType.STORE_ID, layout.STORE_ID.pack(self.store_index)),
+            *configuration_options(self.terms.values(1)),
+        ])  # fmt: skip
+
+    @classmethod
+    def decode(cls, received: ReceivedOptions) -> Keepalive:
+        """Return the keepalive in these options. Raises MalformedMessage."""
+        fields = received.one(OptionType.KEEPALIVE, layout.KEEPALIVE)
+        assert fields is not None
+        flags, sender, transport_index, topic_index, reg_id = fields
+        if sender > KeepaliveSender.SOURCE:
+            raise MalformedMessage(f"keepalive of type {sender}")
+        return cls(
+            sender=KeepaliveSender(sender),
+            transport_index=transport_index,
+            topic_index=topic_index,
+            reg_id=reg_id,
+            store_index=decode_store_index(received),
+            needs_response=bool(flags & _NEEDS_RESPONSE),
+            has_seen_topic=not flags & _TOPIC_NOT_SEEN,
+            terms=StoreTerms.of(received),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RetransmissionRequest:
+    """A request for one message."""
+
+    request_index: int
+    sqn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetransmissionRequests:
+    """A receiver requests messages of a source from a Store."""
+
+    transport_index: int
+    source_reg_id: int
+    requests: tuple[RetransmissionRequest, ...]
+    """At least one, at most REQUESTS_MAXIMUM."""
+    response: Endpoint | None = None
+    """The receiver's request port. Answers go over the connection of the request."""
+
+    def encode(self) -> bytes:
+        """Return the control message. Raises ValueError if there are too many, struct.error for other values."""
+        ip, port = pack_endpoint(self.response)
+        pack = layout.RETRANSMISSION_REQUEST.pack
+        return encode_chain([
+            Option(
+                OptionType.RETRANSMISSION_REQUEST,
+                pack(0, each.request_index, self.transport_index, self.source_reg_id, each.sqn, port, 0, ip),
+            )
+            for each in self.requests
+        ])  # fmt: skip
+
+    @classmethod
+    def decode(cls, received: ReceivedOptions) -> RetransmissionRequests:
+        """Return the requests in these options. Raises MalformedMessage."""
+        found = received.every(OptionType.RETRANSMISSION_REQUEST, layout.RETRANSMISSION_REQUEST)
+        _, _, transport_index, source_reg_id, _, port, _, ip = found[0]
+        if any(
+            (each[2], each[3], each[5], each[7]) != (transport_index, source_reg_id, port, ip)
+            for each in found
+        ):
+            raise MalformedMessage("retransmission requests of several sources in one message")
+        return cls(
+            transport_index=transport_index,
+            source_reg_id=source_reg_id,
+            requests=tuple(RetransmissionRequest(each[1], each[4]) for each in found),
+            response=unpack_endpoint(ip, port),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedRange:
+    """The range of messages that a Store or source has, in answer to a range request."""
+
+    low_sqn: int
+    high_sqn: int
+    request_index: int
+
+    def encode(self) -> bytes:
+        """Return the control message. Raises struct.error if a value is out of range."""
+        body = layout.LATE_JOIN_INFO.pack(0, self.low_sqn, self.high_sqn, self.request_index)
+        return encode_chain([Option(OptionType.LATE_JOIN_INFO, body)])
+
+    @classmethod
+    def decode(cls, received: ReceivedOptions) -> RetainedRange:
+        """Return the range in these options. Raises MalformedMessage."""
+        fields = received.one(OptionType.LATE_JOIN_INFO, layout.LATE_JOIN_INFO)
+        assert fields is not None
+        return cls(*fields[1:])
+
+
+__all__ = [
+    "REQUESTS_MAXIMUM",
+    "Keepalive",
+    "KeepaliveSender",
+    "RetainedRange",
+    "RetransmissionRequest",
+    "RetransmissionRequests",
+]
