@@ -364,6 +364,7 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
         (("captures", "--compact"), "name captures"),
         (("captures", "--interface", "lo"), "need --topics"),
         (("captures", "--json"), "--json needs"),
+        (("captures", "--work", "work"), "--work needs the URL"),
     ):
         refused = run(*arguments)
         assert refused.exit_code == 2

@@ -11,9 +11,7 @@ import pytest
 pytest.importorskip("polars")
 pytest.importorskip("moto")
 
-from moto.server import ThreadedMotoServer
-from pyarrow.fs import S3FileSystem
-
+from tests.unit.object_store import made_bucket, running_store
 from umstack.capture import CaptureError, decode
 from umstack.capture.generate import Traffic, generate
 from umstack.capture.reading.capture_files import capture_files, copies, total_bytes
@@ -21,36 +19,22 @@ from umstack.capture.reading.remote import shown
 from umstack.facts.facts import facts_of
 from umstack.facts.points import short_names
 
-KEYS = {
-    "AWS_ACCESS_KEY_ID": "testing",
-    "AWS_SECRET_ACCESS_KEY": "testing",
-    "AWS_EC2_METADATA_DISABLED": "true",
-}
-
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[str]:
     """Run a store; yield the query part of a URI that reaches it."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    _, port = server.get_host_and_port()
-    yield f"scheme=http&endpoint_override=127.0.0.1:{port}&allow_bucket_creation=true&region=us-east-1"
-    server.stop()
+    with running_store() as query:
+        yield query
 
 
 @pytest.fixture
-def bucket(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Path], str]:
+def bucket(store: str, tmp_path: Path) -> tuple[list[Path], str]:
     """Return two local captures, and the URI of a folder with the same captures."""
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    for name in ("http_proxy", "HTTP_PROXY"):
-        monkeypatch.delenv(name, raising=False)
     plain = generate(tmp_path / "switch-0001.pcap", 3000, Traffic(seed=1, loss=0.01)).path
     other = generate(tmp_path / "other.pcap", 1000, Traffic(seed=2, sessions=2)).path
     packed = tmp_path / "switch-0002.pcap.gz"
     packed.write_bytes(gzip.compress(other.read_bytes(), 1))
-    filesystem = S3FileSystem.from_uri(f"s3://captures?{store}")[0]
-    filesystem.create_dir("captures")
+    filesystem = made_bucket("captures", store)
     for file in (plain, packed):
         with filesystem.open_output_stream(f"captures/today/{file.name}", compression=None) as stream:
             stream.write(file.read_bytes())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from umstack.capture.reading.remote import shown
 from umstack.cli.interruption import INTERRUPTED_STATUS, stoppable, terminable
 from umstack.cli.meter import Meter
 from umstack.cli.stack_options import JSON_OPTION
@@ -26,6 +27,7 @@ Examples:
   umstack pipeline captures/ --tables tables --interval 5
   umstack pipeline /var/journal --tables messages --topics 'market/.*'
   umstack pipeline captures/ --tables tables --format delta
+  umstack pipeline captures/ --tables 's3://bucket/tables?region=eu-central-1'
   umstack pipeline --tables tables --compact
   umstack pipeline --tables tables --derive-again --mtu 9000
 """
@@ -36,8 +38,13 @@ Examples:
 @click.option(
     "--tables",
     required=True,
+    metavar="DIR|URL",
+    help="Folder of the tables and of the pipeline's state, or URL of the tables in an object store.",
+)
+@click.option(
+    "--work",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the tables and of the pipeline's state.",
+    help="Folder in which the tables of a URL are made.  [default: below ~/.local/state/umstack/tables]",
 )
 @click.option("--once", is_flag=True, help="Process the existing captures and exit.")
 @click.option(
@@ -74,7 +81,8 @@ Examples:
 @JSON_OPTION
 def command(
     captures: str | None,
-    tables: Path,
+    tables: str,
+    work: Path | None,
     once: bool,
     interval: float,
     table_format: str | None,
@@ -104,7 +112,7 @@ def command(
     if as_json and captures is not None and not once:
         raise click.UsageError("--json needs --once, --compact or --derive-again")
     try:
-        from umstack.pipeline import maintenance
+        from umstack.pipeline import maintenance, upload
 
         if captures is not None:
             from umstack.pipeline.run import PipelineOptions
@@ -112,16 +120,22 @@ def command(
         raise Unsupported(
             f"a pipeline needs {error.name}", hint="pip install 'umstack[spark,report]'"
         ) from None
+    store = tables if upload.is_store(tables) else None
+    if work is not None and store is None:
+        raise click.UsageError("--work needs the URL of an object store for --tables")
+    folder = Path(tables.removeprefix("file://"))
+    if store is not None:
+        folder = work or upload.default_work_folder(store)
     if compacts:
-        before, after = maintenance.compact_all(tables)
+        before, after = maintenance.compact_all(folder, store)
         _report({"files_before": before, "files": after}, f"{before:,} files are {after:,} now", as_json)
     elif derive_again:
-        sessions = maintenance.derive_again(tables, mtu, table_format)
+        sessions = maintenance.derive_again(folder, mtu, table_format, store)
         _report({"sessions": sessions}, f"derived the tables of {sessions:,} sessions", as_json)
     elif captures is not None:
         options = PipelineOptions(
             captures,
-            tables,
+            folder,
             once,
             interval,
             mtu or 1500,
@@ -131,11 +145,13 @@ def command(
             max_bytes,
             live,
             table_format or "parquet",
+            store,
         )
         done, was_stopped = _filled(options)
         unit = "messages" if options.reads_messages else "packets"
-        text = f"{done.packets:,} {unit} in {done.batches:,} batches: {tables}"
-        _report({"ok": not was_stopped, **asdict(done), "tables": str(tables)}, text, as_json)
+        named = shown(tables)
+        text = f"{done.packets:,} {unit} in {done.batches:,} batches: {named}"
+        _report({"ok": not was_stopped, **asdict(done), "tables": named}, text, as_json)
         if was_stopped and once:
             raise SystemExit(INTERRUPTED_STATUS)
 

@@ -37,7 +37,8 @@ BRONZE, SILVER, GOLD = "bronze", "silver", "gold"
 FACTS, MESSAGES, MESSAGE_COUNTS = "facts", "messages", "message_counts"
 Partition = tuple[date, str]
 """Day and session of a table's partition."""
-_STATE = "_umstack"
+STATE = "_umstack"
+"""Folder of everything that is not a table, below the folder of tables."""
 _FORMAT = "umstack tables"
 _SESSION_LOCKS = 64
 _NO_SESSION_NAME = "none"
@@ -80,7 +81,7 @@ def remove_half_written(folder: Path) -> None:
 def beside(partition: Path) -> Path:
     """Return the folder in which a compaction prepares a partition, and leaves its old files: no reader looks there."""
     day, table, _, root = partition.parents[:4]
-    return root / _STATE / "compaction" / table.name / day.name / partition.name
+    return root / STATE / "compaction" / table.name / day.name / partition.name
 
 
 def session_name(publisher: str, session_id: int) -> str:
@@ -108,7 +109,7 @@ class Layout:
     @property
     def state(self) -> Path:
         """Folder of everything that is not a table."""
-        return self.root / _STATE
+        return self.root / STATE
 
     @property
     def checkpoint(self) -> Path:

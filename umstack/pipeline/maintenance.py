@@ -21,12 +21,18 @@ from umstack.pipeline.layout import (
 from umstack.pipeline.parts import compact, write_parquet
 from umstack.pipeline.published import compact_published, publish, require
 from umstack.pipeline.table_schema import bronze_schemas, schemas
+from umstack.pipeline.upload import Upload
 
 _EMPTY_FILE = "empty.parquet"
 
 
-def derive_again(folder: Path, mtu: int | None = None, table_format: str | None = None) -> int:
-    """Derive all tables again, after an upgrade or for another MTU or format; return the number of sessions."""
+def derive_again(
+    folder: Path, mtu: int | None = None, table_format: str | None = None, store: str | None = None
+) -> int:
+    """Derive all tables again, after an upgrade or for another MTU or format; return the number of sessions.
+
+    `store` is the URL of the tables' copy in an object store, which changes, too.
+    """
     layout, settings = opened(folder)
     with layout.owned():
         settings = replace(
@@ -39,11 +45,16 @@ def derive_again(folder: Path, mtu: int | None = None, table_format: str | None 
             for session in sessions:
                 publish(layout, settings, derive_session(layout, settings, session_of(session)))
             layout.save(settings)
+        if store is not None:
+            Upload(layout, store).everything()
         return len(sessions)
 
 
-def compact_all(folder: Path) -> tuple[int, int]:
-    """Replace the files of each session and day by one; return how many files there were and are."""
+def compact_all(folder: Path, store: str | None = None) -> tuple[int, int]:
+    """Replace the files of each session and day by one; return how many files there were and are.
+
+    `store` is the URL of the tables' copy in an object store, which changes, too.
+    """
     layout, settings = opened(folder)
     before = after = 0
     with layout.owned():
@@ -53,6 +64,8 @@ def compact_all(folder: Path) -> tuple[int, int]:
                     before += compact(part)
                     after += 1
         compact_published(layout, settings)
+        if store is not None:
+            Upload(layout, store).everything()
     return before, after
 
 

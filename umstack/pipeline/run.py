@@ -29,7 +29,8 @@ from umstack.pipeline.derive import take_batch
 from umstack.pipeline.layout import DAY_NS, FACTS, MESSAGES, Layout, Partition, Settings, TablesError
 from umstack.pipeline.maintenance import write_empty_tables
 from umstack.pipeline.messages import take_messages
-from umstack.pipeline.published import PARQUET, publish, require
+from umstack.pipeline.published import ICEBERG, PARQUET, publish, require
+from umstack.pipeline.upload import Upload
 from umstack.recorder.parquet_parts import TOPIC_INDEX
 from umstack.recorder.tables import messages
 from umstack.spark import UmpcapDataSource
@@ -63,6 +64,8 @@ class PipelineOptions:
     """Options of the data source of live topics (docs/recording.md), which starts a recorder for the journal."""
     table_format: str = PARQUET
     """Format in which silver and gold tables are kept besides Parquet: delta or iceberg."""
+    store: str | None = None
+    """URL in an object store that gets a copy of the tables after each batch (umstack.pipeline.upload)."""
 
     @property
     def reads_messages(self) -> bool:
@@ -114,6 +117,9 @@ def run_pipeline(
     layout = Layout(options.tables.resolve())
     with layout.owned():
         settings = _prepared(layout, options)
+        upload = None if options.store is None else Upload(layout, options.store)
+        if upload is not None:
+            upload.everything()
         with spark_session(
             "umstack pipeline",
             options.master,
@@ -121,7 +127,7 @@ def run_pipeline(
             # Facts are small regardless of the size of the captures; a cluster has more tasks than two.
             is_little=is_local(options.master),
         ) as spark:
-            writer = _Writer(layout, settings, options, on_batch)
+            writer = _Writer(layout, settings, options, on_batch, upload)
             query = writer.start(spark)
             started()
             try:
@@ -137,6 +143,11 @@ def run_pipeline(
 def _prepared(layout: Layout, options: PipelineOptions) -> Settings:
     """Return the settings of the tables, which are made if there are none yet."""
     require(options.table_format)
+    if options.store is not None and options.table_format == ICEBERG:
+        raise TablesError(
+            "Iceberg tables contain the paths of their files and cannot be copied to an object store",
+            hint="use --format delta",
+        )
     captures = options.captures if is_remote(options.captures) else str(Path(options.captures).absolute())
     wanted = Settings(captures, options.mtu, options.hardware_times, options.table_format)
     found = layout.settings()
@@ -172,7 +183,9 @@ class _Writer:
         settings: Settings,
         options: PipelineOptions,
         on_batch: Callable[[Progress], None],
+        upload: Upload | None,
     ) -> None:
+        self._upload = upload
         self._layout = layout
         self._settings = settings
         self._options = options
@@ -208,6 +221,8 @@ class _Writer:
             taken = self._added(batch, number).toArrow()
             changed = [(day, row["session"]) for row in taken.to_pylist() for day in row["days"]]
             publish(self._layout, self._settings, changed, number)
+        if self._upload is not None:
+            self._upload.partitions(changed)
         self.progress = Progress(
             self.progress.batches + 1,
             self.progress.packets + sum(taken["packets"].to_pylist()),

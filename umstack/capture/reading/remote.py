@@ -37,7 +37,7 @@ def remote_files(uri: str, is_capture: Any) -> list[str]:
     last part, recursively, whose names satisfy `is_capture`."""
     last = posixpath.basename(urlsplit(uri).path)
     if _GLOB & set(last):
-        folder = _with_path(uri, posixpath.dirname(urlsplit(uri).path))
+        folder = with_path(uri, posixpath.dirname(urlsplit(uri).path))
         return [found for found in _below(folder, recursive=False) if fnmatchcase(_name(found), last)]
     if _info(uri).is_file:
         return [uri]
@@ -51,7 +51,7 @@ def size_of(uri: str) -> int:
 
 def open_remote(uri: str) -> Any:
     """Open a file as an Arrow stream."""
-    filesystem, path = _filesystem(uri)
+    filesystem, path = filesystem_of(uri)
     try:
         return filesystem.open_input_stream(path, compression=None, buffer_size=_BUFFER_BYTES)
     except OSError as error:
@@ -62,11 +62,13 @@ def _name(uri: str) -> str:
     return posixpath.basename(urlsplit(uri).path)
 
 
-def _with_path(uri: str, path: str) -> str:
+def with_path(uri: str, path: str) -> str:
+    """Return a URI of the same file system, with its connection parameters."""
     return urlunsplit(urlsplit(uri)._replace(path=path))
 
 
-def _filesystem(uri: str) -> tuple[Any, str]:
+def filesystem_of(uri: str) -> tuple[Any, str]:
+    """Return the file system of a URI, as Arrow opens it, and the path in it. CaptureError if Arrow cannot."""
     arrow()
     from pyarrow.fs import FileSystem
 
@@ -80,7 +82,7 @@ def _filesystem(uri: str) -> tuple[Any, str]:
 def _info(uri: str) -> Any:
     from pyarrow.fs import FileType
 
-    filesystem, path = _filesystem(uri)
+    filesystem, path = filesystem_of(uri)
     try:
         info = filesystem.get_file_info(path)
     except OSError as error:
@@ -93,13 +95,13 @@ def _info(uri: str) -> Any:
 def _below(uri: str, *, recursive: bool) -> list[str]:
     from pyarrow.fs import FileSelector
 
-    filesystem, path = _filesystem(uri)
+    filesystem, path = filesystem_of(uri)
     try:
         found = filesystem.get_file_info(FileSelector(path, recursive=recursive))
     except OSError as error:
         raise _unreachable(uri, error) from error
     base = urlsplit(uri).path.rstrip("/")
-    return sorted(_with_path(uri, base + one.path[len(path.rstrip("/")) :]) for one in found if one.is_file)
+    return sorted(with_path(uri, base + one.path[len(path.rstrip("/")) :]) for one in found if one.is_file)
 
 
 def _unreachable(uri: str, error: Exception) -> CaptureError:
