@@ -21,7 +21,7 @@ import polars as pl
 import pyarrow.parquet as pq
 from polars.testing import assert_frame_equal
 
-from tests.unit.capture_bytes import Packet, data, frame, pcap
+from tests.unit.capture_bytes import Packet, data, frame, nak, pcap
 from tests.unit.pipeline_tables import (
     DAY,
     SETTINGS,
@@ -338,6 +338,20 @@ def test_copies_are_a_finding_on_no_session(tmp_path: Path) -> None:
     made = pl.read_parquet(str(layout.root / "gold/findings/**/rows.parquet")).filter(topic="copies")
     [wanted] = [one for one in findings(summarised(tables_of(facts), [])) if one.topic == "copies"]
     assert made.select("publisher", "text").rows() == [("", wanted.text)]
+
+
+def test_a_session_without_data_is_no_finding_on_the_folder(tmp_path: Path) -> None:
+    """One of which only NAKs were captured, beside one that sent: the folder has session data."""
+    sent = [Packet(START_NS + number * 1_000_000, frame(data(number))) for number in range(20)]
+    asked = Packet(START_NS + 5_000_000, frame(nak(3, nak_port=14391)))
+    file = tmp_path / "both.pcap"
+    file.write_bytes(pcap([*sent, asked]))
+    layout = made_layout(tmp_path / "tables")
+    take(layout, 0, packed_facts(facts_of([str(file)])))
+    assert len(layout.sessions()) == 3
+    made = pl.read_parquet(str(layout.root / "gold/findings/**/*.parquet"))
+    assert "traffic" in made["topic"]
+    assert "sessions" not in made["topic"]
 
 
 def test_reading_tables_back_needs_no_spark(tmp_path: Path) -> None:

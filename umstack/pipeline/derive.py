@@ -17,13 +17,12 @@ from umstack.analysis import losses, numbering, traffic
 from umstack.analysis.tables import Tables, tables_of_part
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import SESSION
-from umstack.facts.packed import NO_SESSION
 from umstack.facts.points import points_in, renamed, short_names
 from umstack.facts.sessions import parts_of, renumbered
 from umstack.pipeline.layout import DAY_NS, GOLD, SILVER, Layout, Partition, Settings, session_name
 from umstack.pipeline.parts import add_batch, facts_of_day, write_parquet
 from umstack.pipeline.table_schema import schemas
-from umstack.report.findings import Finding, findings, findings_of_no_session
+from umstack.report.findings import findings_of_part
 from umstack.report.outputs import arrow, summarised
 
 _TIMES = ("lost_ns", "start_ns", "after_ns", "low_ns", "first_ns")
@@ -170,8 +169,8 @@ def _findings(key: tuple[str, int], tables: Tables) -> pl.DataFrame:
     """Return the findings on a session, with the shortest names of its points of capture."""
     names = short_names(points_in(tables.values()))
     summary = summarised({name: renamed(table, names) for name, table in tables.items()}, [])
-    found: list[Finding] = findings_of_no_session(summary) if key == NO_SESSION else findings(summary)
-    rows = [(*key, rank, one.topic, one.severity.name.lower(), one.text) for rank, one in enumerate(found)]
+    found = enumerate(findings_of_part(summary))
+    rows = [(*key, rank, one.topic, one.severity.name.lower(), one.text) for rank, one in found]
     columns = pl.from_arrow(schemas()[GOLD]["findings"].empty_table())
     assert isinstance(columns, pl.DataFrame)
     return pl.DataFrame(rows, columns.schema, orient="row")

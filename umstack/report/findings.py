@@ -5,7 +5,7 @@ One file, because all findings together are one list, in one order and one tone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -75,7 +75,8 @@ CAUSES = {
     "head": "the first datagrams of a session: the receiver joined late",
 }
 SUGGESTION = "suggestion"
-Rules = tuple[Callable[[Summary], Iterator[Finding]], ...]
+_Rule = Callable[[Summary], Iterator[Finding]]
+Rules = tuple[_Rule, ...]
 
 NOTABLE_LOSS = 0.001
 _LOW_FILL = 0.5
@@ -98,12 +99,18 @@ def findings(summary: Summary) -> list[Finding]:
             "ports."
         )
         return [Finding("sessions", Severity.BAD, text), *_notes(summary)]
+    return findings_of_part(summary)
+
+
+def findings_of_part(summary: Summary) -> list[Finding]:
+    """Return the findings on one session, or on everything of no session: others may have data."""
     rules: Rules = (
         _traffic, _restarts, _topics, _loss, _clients, _causes, _stalls, _gaps, _recovery, _storms, _repairs,
         _lost_repairs, _recoveries, _duplicates, _bursts, _fill, _fragments, _latency, _suggestions, _copies,
         _malformed, _notes,
     )  # fmt: skip
-    return _by_severity(rules, summary)
+    without_data = [rule for rule in rules if rule is not _traffic]
+    return _by_severity(rules if has_data(summary) else without_data, summary)
 
 
 def window_findings(summary: Summary) -> list[Finding]:
@@ -116,12 +123,7 @@ def window_findings(summary: Summary) -> list[Finding]:
     return _by_severity(rules, summary)
 
 
-def findings_of_no_session(summary: Summary) -> list[Finding]:
-    """Return the findings on everything of no session: fetched messages, fragments, copies, damage and notes."""
-    return _by_severity((_recoveries, _fragments, _copies, _malformed, _notes), summary)
-
-
-def _by_severity(rules: Rules, summary: Summary) -> list[Finding]:
+def _by_severity(rules: Iterable[_Rule], summary: Summary) -> list[Finding]:
     found = [finding for rule in rules for finding in rule(summary)]
     return sorted(found, key=lambda finding: finding.severity)
 
@@ -171,7 +173,8 @@ def topic_name(row: Row) -> str:
 
 def _loss(summary: Summary) -> Iterator[Finding]:
     [lost] = summary["lost"]
-    if not lost["losses"] and not traffic_of(summary).datagrams:
+    sent = traffic_of(summary).datagrams if has_data(summary) else 0
+    if not lost["losses"] and not sent:
         return
     if not lost["losses"] and summary["missing"]:
         text = "No receiver sent a NAK and nothing was retransmitted, but datagrams are missing from the capture."
@@ -182,7 +185,6 @@ def _loss(summary: Summary) -> Iterator[Finding]:
             "loss", Severity.GOOD, "No loss was seen: no receiver sent a NAK and nothing was retransmitted."
         )
         return
-    sent = traffic_of(summary).datagrams
     ratio = lost["datagrams"] / sent if sent else 1.0
     unrepaired = lost["losses"] - lost["repaired"]
     set_to = summary.expected_loss
@@ -191,10 +193,10 @@ def _loss(summary: Summary) -> Iterator[Finding]:
         if set_to is None
         else f", as the network was set to lose {share(set_to)} on the way to each receiver"
     )
+    of_sent = f" of {count(sent)} datagrams ({share(ratio)})" if sent else " datagrams that were not captured"
     text = (
-        f"{count(lost['datagrams'])} of {count(sent)} datagrams ({share(ratio)}) were missed by at least one "
-        f"receiver{why}. Counted per receiver, {count(lost['losses'])} were lost and {count(lost['repaired'])} of them "
-        "retransmitted in the capture."
+        f"{count(lost['datagrams'])}{of_sent} were missed by at least one receiver{why}. Counted per receiver, "
+        f"{count(lost['losses'])} were lost and {count(lost['repaired'])} of them retransmitted in the capture."
     )
     severity = Severity.BAD if ratio >= NOTABLE_LOSS else Severity.WORTH_A_LOOK
     if set_to is not None:
