@@ -121,6 +121,21 @@ def test_a_read_works_if_splits_cannot_be_kept(tmp_path: Path, caplog: pytest.Lo
     assert "0.pcap are not kept" in caplog.text
 
 
+def test_a_damaged_manifest_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log names it; the splits are found again and kept."""
+    folder, kept = tmp_path / "captures", tmp_path / "kept"
+    captures(folder, MANY)
+    wanted = positions(reader_of(folder, manifestFolder=str(kept)))
+    [manifest] = kept.glob("*.splits")
+    content = manifest.read_bytes()
+    for damaged in (content[:100], content[:-1000] + b"damage" + content[-994:], b""):
+        manifest.write_bytes(damaged)
+        caplog.clear()
+        assert positions(reader_of(folder, manifestFolder=str(kept))) == wanted
+        assert f"{manifest} is damaged" in caplog.text
+        assert manifest.read_bytes() == content
+
+
 def test_small_files_share_tasks_and_large_parts_do_not() -> None:
     """Tasks hold at most the target, parts keep their order, and a file has a least weight."""
     sizes = [10, 10, 900, 80, 1000, 1500, 10, 995, 0]

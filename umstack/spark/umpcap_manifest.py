@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _SUFFIX = ".splits"
+_DIGEST_BYTES = 32
+"""A manifest starts with the SHA-256 of the rest."""
 _KEPT_SECONDS = 30 * 24 * 3600
 _TASKS_PER_CORE = 4
 _Made = TypeVar("_Made")
@@ -161,10 +163,17 @@ def _path(file: str, options: UmpcapOptions) -> Path:
 def _kept(file: str, options: UmpcapOptions) -> list[Split] | None:
     with suppress(OSError):
         path = _path(file, options)
-        rows = from_ipc(path.read_bytes()).to_pylist()
+        content = path.read_bytes()
+        if content[:_DIGEST_BYTES] != _digest(content[_DIGEST_BYTES:]):
+            _LOG.warning("%s is damaged: the splits of %s are found again", path, file)
+            return None
         os.utime(path)
-        return [_loaded(row) for row in rows]
+        return [_loaded(row) for row in from_ipc(content[_DIGEST_BYTES:]).to_pylist()]
     return None
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
 
 
 def _loaded(row: dict[str, Any]) -> Split:
@@ -182,7 +191,7 @@ def _keep(file: str, options: UmpcapOptions, stored: bytes) -> None:
         path = _path(file, options)
         path.parent.mkdir(parents=True, exist_ok=True)
         written = path.with_suffix(f".{os.getpid()}")
-        written.write_bytes(stored)
+        written.write_bytes(_digest(stored) + stored)
         written.replace(path)
     except OSError as error:
         _LOG.warning("the splits of %s are not kept: %s", file, error)
