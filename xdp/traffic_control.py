@@ -25,10 +25,13 @@ _HOOKS: dict[Direction, int] = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
 
 
 def attach(interface_index: int, direction: Direction, program: BpfProgram) -> None:
-    """Attach the program to the hook; its verdict is final (direct action)."""
+    """Attach the program to the hook; its verdict is final (direct action).
+
+    An interface without the qdisc gets one. If it is up, the kernel meanwhile drops packets that it sends.
+    """
     with _netlink(f"attaching {program.name} to the {direction} of interface {interface_index}") as route:
         try:
-            route.tc("add", "clsact", interface_index)
+            add_qdisc(route, interface_index)
         except NetlinkError as error:
             if error.code != errno.EEXIST:
                 raise
@@ -44,15 +47,16 @@ def attach(interface_index: int, direction: Direction, program: BpfProgram) -> N
         )
 
 
+def add_qdisc(route: IPRoute, interface_index: int) -> None:
+    """Give the interface the qdisc of both hooks, which runs nothing until a program is attached."""
+    route.tc("add", "clsact", interface_index)
+
+
 def detach(interface_index: int, direction: Direction) -> None:
-    """Remove all programs from the hook, and the qdisc with the last one, so that no cost remains."""
+    """Remove all programs from the hook. The qdisc stays: removing it would drop packets that are being sent."""
     with _netlink(f"detaching from the {direction} of interface {interface_index}") as route:
         if _program_ids(route, interface_index, direction):
             route.tc("del-filter", index=interface_index, parent=_HOOKS[direction])
-        if _has_clsact(route, interface_index) and not any(
-            _program_ids(route, interface_index, hook) for hook in _HOOKS
-        ):
-            route.tc("del", "clsact", interface_index)
 
 
 def attached_program_ids(interface_index: int, direction: Direction) -> list[int]:

@@ -289,5 +289,8 @@ def test_the_driver_is_measured_in_every_way() -> None:
         "sent by a driver",
     ]
     assert len(targets) == 2 + 2 + 2 + 1 + 2 + 1
-    assert all(target.measured is not None and target.measured >= 0 for target in targets)
+    for target in targets:
+        # Only this one is a difference, which a busy machine may reverse.
+        assert target.measured is not None
+        assert target.measured >= 0 or target.what == "round trip p50, busy: more each way"
     assert results[-2]["detail"]["driver_cpu_seconds"] > 0

@@ -10,6 +10,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from umstack.lab import namespaces
 from umstack.lab.links import index_of, netlink
+from umstack_xdp import traffic_control
 
 HOST_INTERFACE = "eth0"
 
@@ -32,7 +33,10 @@ def lay(route: IPRoute, number: int, host_namespace: str, kind: CableKind) -> in
     queues = {"num_tx_queues": kind.queue_count, "num_rx_queues": kind.queue_count}
     host_end = {"ifname": HOST_INTERFACE, "net_ns_fd": host_namespace, "mtu": kind.mtu_bytes, **queues}
     route.link("add", ifname=port_name(number), kind="veth", mtu=kind.mtu_bytes, peer=host_end, **queues)
-    return index_of(route, port_name(number))
+    port = index_of(route, port_name(number))
+    # Now, because adding or removing it while the port is up would drop datagrams.
+    traffic_control.add_qdisc(route, port)
+    return port
 
 
 def remove_all(namespace: str) -> None:

@@ -109,13 +109,14 @@ class Host:
         self.call(lambda: _bring_up(self.gateway))
 
     def unplug(self) -> None:
-        """Unplug the cable at its other end: the interface stays up and loses its carrier."""
+        """Unplug the cable at its other end: the interface stays up; wait until it has lost its carrier."""
         _set_link(self._middle, port_name(self.number), state="down")
+        self.call(lambda: _await_carrier(False))
 
     def plug(self) -> None:
         """Plug the cable in and wait for the carrier."""
         _set_link(self._middle, port_name(self.number), state="up")
-        self.call(_await_carrier)
+        self.call(lambda: _await_carrier(True))
 
     def end_children(self) -> None:
         """End and reap the processes that `run` started."""
@@ -145,17 +146,17 @@ def _bring_up(gateway: str | None) -> None:
             route.route("replace", dst="224.0.0.0/4", oif=index)
         else:
             route.route("replace", dst="default", gateway=gateway, oif=index)
-    _await_carrier()
+    _await_carrier(True)
 
 
-def _await_carrier() -> None:
+def _await_carrier(has_carrier: bool) -> None:
     deadline = time.monotonic() + _LINK_TIMEOUT_SECONDS
     with InterfaceWatch(HOST_INTERFACE) as watch:
-        while not (watch.interface and watch.interface.has_carrier):
+        while bool(watch.interface and watch.interface.has_carrier) != has_carrier:
             left_seconds = deadline - time.monotonic()
             if left_seconds <= 0:
                 raise LabError(
-                    f"{HOST_INTERFACE} has no carrier after {_LINK_TIMEOUT_SECONDS:.0f} s",
-                    hint="plug the cable in, or bring the other end up",
+                    f"{HOST_INTERFACE} has {'no' if has_carrier else 'a'} carrier after {_LINK_TIMEOUT_SECONDS:.0f} s",
+                    hint="plug or unplug the cable, or change the state of its other end",
                 )
             watch.wait(left_seconds)

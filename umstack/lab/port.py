@@ -1,7 +1,7 @@
 """A port of the switch or router in one direction: loses, duplicates, reorders, corrupts and blocks datagrams.
 
 bpf/lossy_port.bpf.c implements it and is attached only while it is needed: a lossless port
-costs nothing. The layouts of its maps are defined here, too; change both together.
+runs no program. The layouts of its maps are defined here, too; change both together.
 """
 
 from __future__ import annotations
