@@ -41,7 +41,7 @@ SHARED_BY_THE_TIER = {"c", "spark"}
 """Tiers whose files share an expensive setup, so all their tests run in one process."""
 PRIVILEGED_TIERS = {"bpf", "netns"}
 STATISTICS = "UMSTACK_STAT_DIR"
-"""Folder of the statistics sockets of the tests, apart from those of other programs on the host."""
+"""Folder of the counter files of the tests, apart from those of other programs on the host."""
 SKIP_STATUS = 77
 RUN_TIMEOUT_SECONDS = 600
 OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")

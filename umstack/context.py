@@ -56,6 +56,7 @@ from umstack.resolution.codec import WireOption
 from umstack.source import Source
 from umstack.streams import Streams
 from umstack.telemetry import serve_metrics
+from umstack.telemetry.counter_file import CounterFile
 from umstack.telemetry.counter_log import CounterLog
 from umstack.telemetry.reading import context_report, latencies, recovery_times
 from umstack.telemetry.time_histogram import LatencyHistogram, RecoveryHistogram
@@ -129,9 +130,9 @@ class Context(AsyncClosing):
             mode: `embedded` runs the protocol on its own thread; `sequential` on the thread that calls
                 process_events() or poll() (UM-14). None: the configured mode.
             config: Config, or the path of a configuration file. None: defaults.
-            statistics: Let `umstack stat` read the counters from outside the process. None: on in embedded mode if the
-                socket directory can be created (otherwise logged). True: required; starts a thread in sequential
-                mode, too.
+            statistics: Write the counters into a file for `umstack stat`, which stays if the process is killed. None:
+                in embedded mode, if the file can be created (otherwise logged). True: required; in sequential mode,
+                process_events() writes it.
             tap: pcapng file for the datagrams sent and received, as with tap().
             metrics: Address such as ":9464" where Prometheus scrapes the counters. Contexts of a process may share one.
             driver: `none`: the context has its own link. A path: attach to the driver that listens there. `auto`:
@@ -155,6 +156,7 @@ class Context(AsyncClosing):
         found = _find_interface(interface or chosen.interface or None)
         self._next_topic_index = SystemRandom().randrange(_TOPIC_INDEX_START_MAX) + 1
         self._counter_log = CounterLog(self.stats)
+        self._counter_file: CounterFile | None = None
         self._warned_buffer = False
         self._next_receiver_log = 0.0
         self._tap: Tap | None = None
@@ -220,16 +222,18 @@ class Context(AsyncClosing):
             self._ending = undo.pop_all()
 
     def _serve_statistics(self, *, is_required: bool) -> None:
-        from umstack.telemetry.statistics_server import StatisticsServer
-
         try:
-            server = StatisticsServer(self.stats)
+            self._counter_file = CounterFile(
+                lambda: self._report(repeats_sessions=False),
+                ended_maximum=self.options.statistics_ended_maximum,
+                ended_seconds=self.options.statistics_ended_interval_ns / 1e9,
+            )
         except UmError as error:
             if is_required:
                 raise
             _log.warning("umstack stat will not find this context: %s", displayed(str(error)))
         else:
-            self._serving.callback(server.close)
+            self._serving.callback(self._counter_file.close)
 
     def _warn_occupied(self, interface: xdp.Interface) -> None:
         needs_sockets = self._engine.link.kind == "socket" and self._driver is None
@@ -842,6 +846,8 @@ class Context(AsyncClosing):
         self._follow_clock()
         self._log_receivers()
         self._counter_log.update()
+        if self._counter_file is not None:
+            self._counter_file.update()
 
     def _follow_clock(self) -> None:
         """With keys, begin sessions again if the clock was set back: receivers would refuse their tags."""
@@ -946,10 +952,14 @@ class Context(AsyncClosing):
             print(ctx.stats()["resolution"])
             ```
         """
+        return self._report()
+
+    def _report(self, *, repeats_sessions: bool = True) -> dict[str, Any]:
         self._core.check_open()
         own = {**self._resolver.stats(), **self._streams.stats(), **self._requests.stats()}
         own |= self._engine.tcp_peers.stats()
-        return {**context_report(self._engine, own), "resolution": self._resolver.report()}
+        report = context_report(self._engine, own, repeats_sessions=repeats_sessions)
+        return {**report, "resolution": self._resolver.report()}
 
     def nak_cutoff(self, enabled: bool = True) -> None:
         """Stop sending NAKs for all receivers of this context, or resume.

@@ -225,7 +225,7 @@ def _top_percent(seconds: float) -> float:
 
 
 def _context(folder: str) -> umstack.Context:
-    """Open a context with its statistics socket in the folder."""
+    """Open a context with its counter file in the folder."""
     previous = os.environ.get("UMSTACK_STAT_DIR")
     os.environ["UMSTACK_STAT_DIR"] = folder
     try:

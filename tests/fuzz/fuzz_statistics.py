@@ -1,15 +1,23 @@
-"""Reports on statistics sockets, which another process may have bound: they are read or refused, and accepted reports
-can be shown by everything that shows reports.
+"""Counter files, which any process of the user may have written: they are read or refused, and accepted reports can be
+shown by everything that shows reports.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import tempfile
 from typing import Any
 
 from json_input import changed_json
 
 from umstack._core import lib
+from umstack.telemetry.counter_file import (
+    _SLOTS_AT,
+    BadCounterFile,
+    newest_text,
+)
 from umstack.telemetry.counters import schema
 from umstack.telemetry.exporter_text import Exposition, render
 from umstack.telemetry.live_rows import live_rows
@@ -59,8 +67,18 @@ _MESSAGES = [_report()]
 checked_report(json.loads(json.dumps(_MESSAGES[0])), PID, NUMBER)  # else every input would be refused
 
 
+def _text_of(data: bytes) -> bytes:
+    """Return the text in a file with this content at its beginning and at the slots."""
+    with tempfile.TemporaryFile() as file:
+        for at in (0, *_SLOTS_AT):
+            os.pwrite(file.fileno(), data, at)
+        return newest_text(file.fileno())
+
+
 def one_input(data: bytes) -> None:
-    """Check one report, and show it as `umstack stat`, `top` and the exporter do."""
+    """Read one file, check one report, and show it as `umstack stat`, `top` and the exporter do."""
+    with contextlib.suppress(BadCounterFile):
+        _text_of(data)
     try:
         report = checked_report(json.loads(changed_json(data, _MESSAGES)), PID, NUMBER)
     except (BadReport, UnicodeDecodeError, json.JSONDecodeError, RecursionError):

@@ -19,7 +19,7 @@ import pytest
 
 from umstack.demo.sharing import why_out_of_reach
 from umstack.lab import Lab, namespaces
-from umstack.telemetry.statistics_server import read_statistics
+from umstack.telemetry.statistics_reader import read_statistics
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 20

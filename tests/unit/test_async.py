@@ -231,7 +231,7 @@ def test_closing_a_source_ends_send_async() -> None:
 
 def test_sequential_contexts_are_refused() -> None:
     """UM-15: in sequential mode nothing runs the protocol while the event loop sleeps: the error names the right mode,
-    and the guide names it, as it does for the statistics, whose socket needs a thread that answers.
+    and the guide names it, as it does for the statistics.
     """
     guide = (REPOSITORY / "docs" / "guides" / "sequential-mode.md").read_text()
     assert "asyncio needs the embedded mode" in guide

@@ -24,7 +24,7 @@ from umstack.cli import command as umstack
 from umstack.cli.framing import BrokenStream, LineSplitter, RecordSplitter, join_lines, join_records
 from umstack.errors import MessageTooLong, OptionError
 from umstack.events import Message
-from umstack.telemetry.statistics_server import read_statistics
+from umstack.telemetry.statistics_reader import read_statistics
 
 TIMEOUT = 6 * SECONDS
 Start = Callable[..., "subprocess.Popen[bytes]"]

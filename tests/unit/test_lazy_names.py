@@ -66,7 +66,7 @@ def test_importing_the_packages_imports_none_of_what_is_dear() -> None:
 
 
 def test_a_context_on_kernel_sockets_loads_nothing_that_it_does_not_use() -> None:
-    """Netlink, the rings, asyncio and the statistics server are more than half of the time to a first message."""
+    """Netlink, the rings, asyncio and the statistics are more than half of the time to a first message."""
     code = """
 import sys, umstack
 with umstack.Context("lo") as context:

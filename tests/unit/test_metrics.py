@@ -20,14 +20,14 @@ from typing import Any
 
 import pytest
 
-from tests.unit.loopback import connect, open_context
+from tests.unit.loopback import connect, open_context, write_counters
 from tests.waiting import SECONDS, collect
 from umstack.errors import OptionError, SystemFailure
 from umstack.telemetry.counters import CounterKind, schema
 from umstack.telemetry.endpoint import MetricsEndpoint
 from umstack.telemetry.exporter_text import GROUPS, OTHERS, Exposition, metric_of, metrics_of, program, render
 from umstack.telemetry.http_server import parse_address
-from umstack.telemetry.statistics_server import statistics_directory
+from umstack.telemetry.statistics_reader import statistics_directory
 
 parser = pytest.importorskip("prometheus_client.parser", reason="the extra `metrics` is not installed")
 
@@ -264,7 +264,7 @@ def test_an_unavailable_address_is_an_error() -> None:
 def test_a_context_whose_metrics_cannot_be_served_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The statistics server, which is already open by then, is closed too."""
+    """The counter file, which is already there by then, is removed, too."""
     monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
     before = {thread.name for thread in threading.enumerate()}
     with socket.socket() as taken:
@@ -273,7 +273,7 @@ def test_a_context_whose_metrics_cannot_be_served_leaves_nothing(
         with pytest.raises(SystemFailure):
             open_context(statistics=True, metrics=f"127.0.0.1:{taken.getsockname()[1]}")
     assert {thread.name for thread in threading.enumerate()} == before
-    assert not list(statistics_directory().glob(f"{os.getpid()}-*.sock"))
+    assert not list(statistics_directory().glob(f"{os.getpid()}-*.counters"))
 
 
 def test_addresses() -> None:
@@ -355,7 +355,7 @@ def test_a_registry_of_the_application_accepts_contexts() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Separate the sockets of these tests from others."""
+    """Separate the files of these tests from others."""
     monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
     return tmp_path / "stat"
 
@@ -378,10 +378,12 @@ def test_the_exporter_finds_every_process(exporter: str) -> None:
     assert "umstack_context_info" not in scraped(exporter)
     program_text = (
         "import time; from tests.unit.loopback import open_context\n"
-        "context = open_context(statistics=True); context.source('theirs'); print('up', flush=True); time.sleep(60)"
+        "context = open_context(statistics=True); context.source('theirs')\n"
+        "context._counter_file.write(); print('up', flush=True); time.sleep(60)"
     )
     with open_context(statistics=True) as ours:
         ours.source("ours")
+        write_counters(ours)
         with subprocess.Popen(
             [sys.executable, "-c", program_text], stdout=subprocess.PIPE, text=True
         ) as other:

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.unit.loopback import connect, open_context
+from tests.unit.loopback import connect, open_context, write_counters
 from tests.waiting import collect
-from umstack.telemetry.endpoint import MetricsEndpoint
-from umstack.telemetry.statistics_server import read_statistics
+from umstack.telemetry.statistics_reader import read_statistics
 
 TOPICS = 10_000
 
@@ -36,85 +29,6 @@ def umstack(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess
     """Run the command."""
     command = [sys.executable, "-m", "umstack", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
-
-
-# ---- a process that dies while it is scraped ----
-
-_DIES = """
-import os, signal, sys
-from umstack.telemetry.statistics_server import StatisticsServer
-def report():
-    print("asked", flush=True)
-    sys.stdin.readline()
-    os.kill(os.getpid(), signal.SIGKILL)
-StatisticsServer(report)
-print("up", flush=True)
-signal.pause()
-"""
-_DIES_HALF_WAY = """
-import os, signal, socket, sys
-from pathlib import Path
-folder = Path(os.environ["UMSTACK_STAT_DIR"])
-folder.mkdir(mode=0o700, exist_ok=True)
-server = socket.socket(socket.AF_UNIX)
-server.bind(str(folder / f"{os.getpid()}-0.sock"))
-server.listen()
-print("up", flush=True)
-client, _ = server.accept()
-client.sendall(b'{"pid": ' + str(os.getpid()).encode() + b', "number": 0, "sources": [')
-print("asked", flush=True)
-sys.stdin.readline()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@contextmanager
-def process(program: str) -> Iterator[subprocess.Popen[str]]:
-    """Yield a Python program that has printed `up`."""
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdout is not None
-        try:
-            assert child.stdout.readline() == "up\n"
-            yield child
-        finally:
-            child.kill()
-
-
-@pytest.mark.parametrize("program", [_DIES, _DIES_HALF_WAY], ids=["before it answers", "in its answer"])
-def test_a_process_that_dies_while_it_is_scraped_is_left_out(program: str) -> None:
-    """The page shows the other processes immediately, and the next scrape does not wait for the dead process
-    either.
-    """
-    with (
-        open_context(statistics=True) as ours,
-        process(program) as dying,
-        MetricsEndpoint("127.0.0.1:0", read_statistics) as endpoint,
-    ):
-        ours.source("ours")
-        pages: list[str] = []
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-        def scrape() -> None:
-            pages.append(opener.open(endpoint.url, timeout=30).read().decode())
-
-        scraping = threading.Thread(target=scrape)
-        scraping.start()
-        assert dying.stdout is not None
-        assert dying.stdin is not None
-        assert dying.stdout.readline() == "asked\n"
-        started = time.monotonic()
-        dying.stdin.write("die\n")
-        dying.stdin.flush()
-        scraping.join(30)
-        assert dying.wait(10) == -signal.SIGKILL
-        scrape()
-        assert time.monotonic() - started < 10
-    assert len(pages) == 2
-    for page in pages:
-        assert f'umstack_source_messages_sent_total{{pid="{os.getpid()}"' in page
-        assert f'pid="{dying.pid}"' not in page
 
 
 # ---- a port in use ----
@@ -143,6 +57,7 @@ def test_ten_thousand_topics_are_shown_within_bounds() -> None:
     with open_context(statistics=True) as context:
         for number in range(TOPICS):
             context.source(f"topic {number}", transport_lbtrm_multicast_address="239.192.77.1")
+        write_counters(context)
         (report,) = read_statistics(os.getpid())
         assert len(report["sources"]) == TOPICS
         page = umstack("exporter", "--once").stdout

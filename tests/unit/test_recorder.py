@@ -30,7 +30,7 @@ from umstack.recorder import Journal, JournalReader, RecorderError, tables  # no
 from umstack.recorder.groups import GroupSet  # noqa: E402
 from umstack.recorder.parquet_parts import open_part_writers  # noqa: E402
 from umstack.recorder.recorder import JOURNAL_NAME, Recorder, RecorderSettings  # noqa: E402
-from umstack.telemetry.statistics_server import read_statistics  # noqa: E402
+from umstack.telemetry.statistics_reader import read_statistics  # noqa: E402
 
 QUICK_SOURCE: dict[str, Any] = {"flow_control": "min", "flow_control_receiver_timeout": 500}
 GROUP: str = SHARED["transport_lbtrm_multicast_address"]

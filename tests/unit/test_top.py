@@ -18,12 +18,12 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from tests.unit.loopback import connect, open_context
+from tests.unit.loopback import connect, open_context, write_counters
 from tests.waiting import wait_for
 from umstack.cli import command as umstack
 from umstack.cli.top import _SORTS, _screen, _short, _sorted, _View
 from umstack.telemetry.live_rows import live_rows
-from umstack.telemetry.statistics_server import read_statistics
+from umstack.telemetry.statistics_reader import read_statistics
 
 HOSTILE = "\x1b[2J[/red]\nfeed"
 
@@ -87,6 +87,7 @@ def test_a_session_lists_its_own_topics(folder: Path) -> None:
         wait_for(
             lambda: [receiver.stats()["queued_messages"] for _, receiver in pairs] == [2, 3], "both queues"
         )  # with BeginningOfSession
+        write_counters(context)
         received = [row for row in live_rows(read_statistics(), []).sessions if row.direction == "recv"]
         assert sorted((row.topics, row.queued) for row in received) == [(("own/0",), 2), (("own/1",), 3)]
         assert {row.transport: row.topics for row in received} == {
@@ -225,6 +226,7 @@ def test_once_shows_a_table_and_a_session() -> None:
     assert "statistics=False" in run("--once", "--interval", "0.1").output
     with open_context(statistics=True) as context:
         connect(context, "seen")
+        write_counters(context)
         assert "seen" in run("--once", "--interval", "0.1").output
         detail = run("--once", "--interval", "0.1", "--session", "1").output
         assert "topics: seen" in detail

@@ -19,7 +19,7 @@ from umstack.errors import InterfaceError, PermissionNeeded
 from umstack.foreign_text import displayed
 from umstack.sizing import udp_payload_bytes
 from umstack.telemetry.host_clock import host_clock
-from umstack.telemetry.statistics_server import read_statistics
+from umstack.telemetry.statistics_reader import read_statistics
 from umstack_xdp import BrokerError, XdpError, find_interface
 from umstack_xdp.broker_client import ask_broker
 from umstack_xdp.broker_protocol import DEFAULT_PATH

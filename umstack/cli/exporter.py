@@ -13,7 +13,7 @@ from umstack.telemetry.alerts import render_alerts
 from umstack.telemetry.dashboard import render_dashboard
 from umstack.telemetry.endpoint import MetricsEndpoint
 from umstack.telemetry.exporter_text import SESSIONS_MAX, TOPICS_MAX, Exposition, render
-from umstack.telemetry.statistics_server import read_statistics
+from umstack.telemetry.statistics_reader import read_statistics
 
 _EXAMPLES = """\b
 Examples:

@@ -1,4 +1,4 @@
-"""`umstack stat`: the counters of running contexts, read over their statistics sockets."""
+"""`umstack stat`: the counters of contexts, running or killed, read from their counter files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from umstack.cli.stack_options import JSON_OPTION
 from umstack.errors import UmError
 from umstack.foreign_text import displayed
 from umstack.telemetry.host_clock import host_clock
-from umstack.telemetry.statistics_server import read_statistics, statistics_directory
+from umstack.telemetry.live_rows import earlier_of, identity
+from umstack.telemetry.statistics_reader import read_statistics, statistics_directory
 from umstack.telemetry.timers import receiver_timers, source_timers
 
 _EXAMPLES = """\b
@@ -38,15 +39,18 @@ _LISTS = {
 }
 _NO_FIGURES = {"transport", "transports", "topic", "recovery_counts", "latency_counts", "nak_accounts"}
 _TOPICS_SHOWN = 10
+_SILENT_SECONDS = 5.0
+"""A running process writes its counters at least this often, unless it is stopped or has thousands of topics."""
 _TIMERS = {"source_transports": source_timers, "receiver_transports": receiver_timers}
 Report = Mapping[str, Any]
+Identity = tuple[int, int, float]
 
 
 class NoStatistics(UmError):
     """The process has no readable context."""
 
     default_hint = (
-        "every context of a running process can be read, "
+        "every context of a running or killed process can be read, "
         "unless it was made with statistics=False or in sequential mode"
     )
 
@@ -64,7 +68,8 @@ class NoStatistics(UmError):
 def command(pid: int | None, watch: float | None, everything: bool, only_errors: bool, as_json: bool) -> None:
     """Show the counters of the process PID, or list the readable processes.
 
-    Every context of this user can be read (for root: of all users), unless it was made with statistics=False.
+    Every context of this user can be read (for root: of all users), unless it was made with statistics=False. Those of
+    processes that were killed stay, with their last values, for a day (option statistics_ended_interval).
     """
     if as_json and watch is not None:
         raise click.UsageError("--json prints a single reading, --watch many: give only one of them")
@@ -87,7 +92,7 @@ def command(pid: int | None, watch: float | None, everything: bool, only_errors:
 
 
 def _read(pid: int | None) -> list[dict[str, Any]]:
-    reports = read_statistics(pid)
+    reports = read_statistics(pid, with_ended=True)
     if pid is not None and not reports:
         raise NoStatistics(f"no context of process {pid} can be read in {statistics_directory()}")
     return reports
@@ -119,41 +124,48 @@ def _local_time(seconds: float) -> str:
 def _watch(
     console: Console, pid: int | None, reports: Sequence[Report], seconds: float, everything: bool
 ) -> None:
+    earlier: list[Report] = []
     try:
         with Live(console=console, auto_refresh=False) as live:
             while True:
                 time.sleep(seconds)
-                before = {_key(report): report for report in reports}
-                reports = _read(pid)
+                last, reports = reports, _read(pid)
+                earlier = earlier_of(reports, last, earlier)
+                before = {identity(report): report for report in earlier}
                 live.update(_shown(pid, reports, before, everything), refresh=True)
     except KeyboardInterrupt:
         return
 
 
-def _key(report: Report) -> tuple[int, float]:
-    return report["pid"], report["started_at"]
-
-
 def _shown(
-    pid: int | None, reports: Sequence[Report], before: Mapping[tuple[int, float], Report], everything: bool
+    pid: int | None, reports: Sequence[Report], before: Mapping[Identity, Report], everything: bool
 ) -> RenderableType:
     if pid is None:
         return _listed(reports, before)
-    return Group(*(_detailed(report, before.get(_key(report)), everything) for report in reports))
+    return Group(*(_detailed(report, before.get(identity(report)), everything) for report in reports))
 
 
-def _listed(reports: Sequence[Report], before: Mapping[tuple[int, float], Report]) -> RenderableType:
+def _state(report: Report) -> str:
+    """Return whether a process has ended, or has written nothing for a while; empty for others."""
+    age = time.time() - report["read_at"]
+    if not report["is_running"]:
+        return f"ended, {age:.0f} s ago"
+    return f"silent for {age:.0f} s" if age > _SILENT_SECONDS else ""
+
+
+def _listed(reports: Sequence[Report], before: Mapping[Identity, Report]) -> RenderableType:
     if not reports:
         return f"no context to be read; {NoStatistics.default_hint}"
-    table = Table("pid", "on", "topics", box=SIMPLE, show_edge=False)
+    table = Table("pid", "state", "on", "topics", box=SIMPLE, show_edge=False)
     for column in ("sent", "received", "lost", "NAKs"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("command")
     for report in reports:
-        earlier = before.get(_key(report))
+        earlier = before.get(identity(report))
         topics = sorted({item["topic"] for item in (*report["sources"], *report["receivers"])})
         table.add_row(
             str(report["pid"]),
+            _state(report) or "running",
             _foreign(report["interface"]),
             _foreign(", ".join(topics)),
             _traffic(report, earlier, "sources", "bytes_sent"),
@@ -192,8 +204,9 @@ def _traffic(report: Report, earlier: Report | None, group: str, counter: str) -
 
 def _detailed(report: Report, earlier: Report | None, everything: bool) -> RenderableType:
     """Print every counter of one context: its owner, name, value and rate."""
+    state = f" ({_state(report)})" if _state(report) else ""
     title = _foreign(
-        f"process {report['pid']} on {report['interface']}, {report['link']}: {report['command']}"
+        f"process {report['pid']}{state} on {report['interface']}, {report['link']}: {report['command']}"
     )
     table = Table("of", "counter", box=SIMPLE, show_edge=False, title=title, title_justify="left")
     table.add_column("value", justify="right")

@@ -25,8 +25,8 @@ from umstack.cli.meter import amount
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.foreign_text import displayed
 from umstack.telemetry.exporter_text import program
-from umstack.telemetry.live_rows import ContextRow, LiveRows, SessionRow, live_rows
-from umstack.telemetry.statistics_server import read_statistics
+from umstack.telemetry.live_rows import ContextRow, LiveRows, Report, SessionRow, earlier_of, live_rows
+from umstack.telemetry.statistics_reader import read_statistics
 
 _EXAMPLES = """\b
 Examples:
@@ -52,6 +52,9 @@ _KEYS = {
     "s": "sort",
     "q": "q",
 }
+_WRITTEN_SECONDS = 1.0
+"""Contexts write their counters at least this often, except those with thousands of topics."""
+_POLL_SECONDS = 0.05
 _CONTEXT_LINES = 3
 """Lines of contexts shown; the sessions get the rest of the screen."""
 
@@ -108,9 +111,15 @@ def command(sort: str, interval: float, number: int | None, once: bool, as_json:
 
 def _once(view: _View, interval: float, as_json: bool) -> None:
     earlier = read_statistics()
+    began = time.monotonic()
     time.sleep(interval)
     reports = read_statistics()
-    rows = live_rows(reports, earlier)
+    while len(before := earlier_of(reports, earlier, [])) < len(earlier):
+        if time.monotonic() - began >= _WRITTEN_SECONDS:
+            break
+        time.sleep(_POLL_SECONDS)
+        reports = read_statistics()
+    rows = live_rows(reports, before)
     if as_json:
         click.echo(json.dumps({"interval": interval, **rows.as_json()}))
         return
@@ -122,7 +131,7 @@ def _follow(view: _View, interval: float) -> None:
     console = Console()
     if not console.is_terminal:
         raise click.UsageError("standard output is not a terminal: use --once, or umstack stat --watch")
-    earlier: list[dict[str, Any]] = []
+    earlier: list[Report] = []
     reports = read_statistics()
     with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         deadline = time.monotonic() + min(interval, 0.5)
@@ -138,7 +147,8 @@ def _follow(view: _View, interval: float) -> None:
                 live.update(
                     _screen(view, rows, reports, lines=console.height, width=console.width), refresh=True
                 )
-            earlier, reports = reports, read_statistics()
+            last, reports = reports, read_statistics()
+            earlier = earlier_of(reports, last, earlier)
             deadline = time.monotonic() + interval
 
 

@@ -9,7 +9,7 @@ import click
 from umstack.cli.interruption import wait_for_end
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.telemetry.live_page import LivePage
-from umstack.telemetry.statistics_server import read_statistics
+from umstack.telemetry.statistics_reader import read_statistics
 
 _DEFAULT_ADDRESS = "127.0.0.1:9465"
 _EXAMPLES = """\b

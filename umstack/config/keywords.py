@@ -13,6 +13,8 @@ from umstack.config.option import OptionValue
 class ContextKeywords(TypedDict, total=False):
     """Context options of Context()."""
 
+    statistics_ended_maximum: OptionValue
+    statistics_ended_interval: OptionValue
     tcp_connections_allowed: str
     transport_tcp_datagram_max_size: OptionValue
     transport_tcp_port_low: OptionValue

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from umstack.config.option import Kind, option
+from umstack.config.statistics_options import StatisticsOptions
 
 
 @dataclass(frozen=True, slots=True)
-class StreamContextOptions:
+class StreamContextOptions(StatisticsOptions):
     """Options of scope `context` for the transports that deliver messages whole and in order."""
 
     # TCP

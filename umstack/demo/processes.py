@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from umstack.demo.network import Network
-from umstack.telemetry.statistics_server import read_statistics
+from umstack.telemetry.statistics_reader import read_statistics
 from umstack_xdp.closing import Closing
 
 _END_SECONDS = 2.0

@@ -10,7 +10,7 @@ from typing import Any
 
 from umstack.telemetry.endpoint import MetricsEndpoint
 from umstack.telemetry.live_page import LivePage
-from umstack.telemetry.statistics_server import read_statistics
+from umstack.telemetry.statistics_reader import read_statistics
 from umstack_xdp.closing import Closing
 
 _SCRAPE_SECONDS = 5.0

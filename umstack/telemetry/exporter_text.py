@@ -1,7 +1,7 @@
 """The exporter's text: reports of contexts as Prometheus metrics, with names, kinds, units and texts of the schema.
 
 A report consists of `Context.stats()` and the identity of its process (umstack.telemetry.endpoint,
-umstack.telemetry.statistics_server). Each counter of the schema becomes one metric:
+umstack.telemetry.statistics_reader). Each counter of the schema becomes one metric:
 
     source_transport.msgs_sent   counter   ->  umstack_source_transport_msgs_sent_total{transport=...}
     source_transport.txw_bytes   snapshot  ->  umstack_source_transport_txw_bytes{transport=...}

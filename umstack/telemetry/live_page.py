@@ -19,7 +19,7 @@ from importlib.resources import files
 from umstack.charts import chart_library
 from umstack.telemetry.exporter_text import program
 from umstack.telemetry.http_server import Answer, HttpServer, Request
-from umstack.telemetry.live_rows import Report, live_rows
+from umstack.telemetry.live_rows import Report, earlier_of, live_rows
 from umstack_xdp.closing import Closing
 
 _CHARTS = "<!-- charts -->"
@@ -49,6 +49,7 @@ class LivePage(Closing):
         self._interval = interval
         self._reading = threading.Lock()
         self._reports: Sequence[Report] = ()
+        self._earlier: Sequence[Report] = ()
         self._event = ""
         self._number = 0
         self._due = 0.0
@@ -83,8 +84,10 @@ class LivePage(Closing):
             if seen == self._number:
                 self._closing.wait(self._due - time.monotonic())
             if time.monotonic() >= self._due:
-                earlier, self._reports = self._reports, self._read()
-                rows = live_rows(self._reports, earlier).as_json()
+                reports = self._read()
+                self._earlier = earlier_of(reports, self._reports, self._earlier)
+                self._reports = reports
+                rows = live_rows(reports, self._earlier).as_json()
                 for context in rows["contexts"]:
                     context["command"] = program(context["command"])  # arguments may contain secrets
                 self._event = f"data: {json.dumps({'time': time.time(), **rows})}\n\n"

@@ -103,6 +103,21 @@ def identity(report: Report) -> tuple[int, int, float]:
     return report["pid"], report["number"], report["started_at"]
 
 
+def earlier_of(
+    reports: Sequence[Report], last: Sequence[Report], before_last: Sequence[Report]
+) -> list[Report]:
+    """Return the reports that a reading is compared with: those of the last reading.
+
+    For a context that has written nothing since, it is the one that the last reading was compared with.
+    """
+    read_at = {identity(report): report["read_at"] for report in reports}
+    earlier = {identity(report): report for report in before_last}
+    earlier |= {
+        identity(report): report for report in last if read_at.get(identity(report)) != report["read_at"]
+    }
+    return [report for key, report in earlier.items() if key in read_at]
+
+
 def live_rows(reports: Sequence[Report], earlier: Sequence[Report]) -> LiveRows:
     """Return the rows of a reading, with rates since an earlier one (empty: since each context started)."""
     before = {identity(report): report for report in earlier}

@@ -75,8 +75,13 @@ def receiver_transports(context: Any) -> list[dict[str, Any]]:
     return found
 
 
-def context_report(engine: Engine, resolution: dict[str, int]) -> dict[str, Any]:
-    """Return every counter of a context. Objects closed in the meantime stay readable until it returns. Any thread."""
+def context_report(
+    engine: Engine, resolution: dict[str, int], *, repeats_sessions: bool = True
+) -> dict[str, Any]:
+    """Return every counter of a context. Objects closed in the meantime stay readable until it returns. Any thread.
+
+    Each source has the counters of its session, too, if `repeats_sessions`.
+    """
     core, registry = engine.core, engine.registry
     with registry.listing:
         # Read once, regardless of the number of topics of a session.
@@ -105,7 +110,7 @@ def context_report(engine: Engine, resolution: dict[str, int]) -> dict[str, Any]
                 {
                     "topic": one.topic,
                     "transport": one.session.name,
-                    **publication_counters(one, by_session.get(one.session)),
+                    **publication_counters(one, by_session.get(one.session) if repeats_sessions else {}),
                 }
                 for one in registry.parts(Publication)
             ],

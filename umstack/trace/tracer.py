@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from umstack.errors import PermissionNeeded, UmError, Unsupported
-from umstack.telemetry.statistics_server import read_statistics
+from umstack.telemetry.statistics_reader import read_statistics
 from umstack.trace.kernel_types import KernelTypes
 from umstack.trace.toolkit import compiling_with, find_headers, libbpf_in, load_bcc
 from umstack_xdp import interfaces

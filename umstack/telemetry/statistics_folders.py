@@ -1,8 +1,8 @@
-"""The directories of statistics sockets: the one of this process, and those of others.
+"""The directories of counter files (umstack.telemetry.counter_file): the one of this process, and those of others.
 
 A directory is used only if nobody but its owner can have put anything into it: it is not a symbolic link, its mode is
 0700, its owner is the user of this process (any user for root, which reads the processes of all users), and its parent
-directory belongs to that user or to root and is not writable by others. Sockets are recognized by their exact names.
+directory belongs to that user or to root and is not writable by others. Files are recognized by their exact names.
 
 Where /run/umstack-stat exists, members of its group have their directories there, named after their user ids, mode
 0750, so that a reader in the group without privileges, such as the exporter's service, reads those of all members.
@@ -11,31 +11,36 @@ Where /run/umstack-stat exists, members of its group have their directories ther
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from umstack.errors import PermissionNeeded, SystemFailure
 
-SOCKET_NAME = re.compile(r"(?P<pid>[1-9]\d{0,9})-(?P<number>0|[1-9]\d{0,2})\.sock")
-_LISTED = re.compile(r"^\S+: \S+ \S+ (?P<flags>\S+) 0001 \S+ +\d+ (?P<path>/.+)$", re.MULTILINE)
-_ACCEPTING = "00010000"
-"""__SO_ACCEPTCON of /proc/net/unix: the socket listens."""
+_FILE_NAME = re.compile(r"(?P<pid>[1-9]\d{0,9})-(?P<number>0|[1-9]\d{0,2})\.counters")
 _FOLDERS_MAX = 1024
 SHARED_FOLDER = Path("/run/umstack-stat")
+_ROOT_FOLDER = Path("/run/umstack/stat")
 
 
 @dataclass(frozen=True, slots=True)
-class ContextSocket:
-    """The socket of one context."""
+class ContextFile:
+    """The counter file of one context."""
 
     path: Path
     pid: int
     number: int
     owner: int
+
+
+def file_name(pid: int, number: int) -> str:
+    """Return the name of the counter file of a context."""
+    return f"{pid}-{number}.counters"
 
 
 def chosen_folder() -> Path | None:
@@ -45,13 +50,13 @@ def chosen_folder() -> Path | None:
 
 
 def own_folder() -> Path:
-    """Return the directory with the sockets of this user's processes."""
+    """Return the directory with the files of this user's processes."""
     if chosen := chosen_folder():
         return chosen
     if (shared := _shared_folder()) is not None:
         return shared
     if os.geteuid() == 0:
-        return Path("/run/umstack/stat")
+        return _ROOT_FOLDER
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(runtime, "umstack", "stat")
     import tempfile
@@ -71,7 +76,7 @@ def _shared_folder() -> Path | None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a directory for this process's sockets, or reuse an existing one; refuse one that others made."""
+    """Make a directory for this process's files, or reuse an existing one; refuse one that others made."""
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -81,11 +86,11 @@ def make_folder(folder: Path) -> None:
     check_folder(folder, os.geteuid())
 
 
-def admit_readers(socket: Path) -> None:
-    """Let nobody else connect to a socket, or the group of the directory for shared ones."""
-    if _is_shared(socket.parent):
-        os.chown(socket, -1, socket.parent.stat().st_gid)
-    socket.chmod(0o660 if _is_shared(socket.parent) else 0o600)
+def admit_readers(fd: int, folder: Path) -> None:
+    """Let nobody else read a new file in a directory, or the group of a shared directory."""
+    if _is_shared(folder):
+        os.fchown(fd, -1, folder.parent.stat().st_gid)
+        os.fchmod(fd, 0o640)
 
 
 def _is_shared(folder: Path) -> bool:
@@ -123,10 +128,10 @@ def _refuse(folder: Path, why: str) -> None:
     )
 
 
-def sockets_in(folder: Path, pid: int | None = None) -> Iterator[ContextSocket]:
-    """Yield the sockets of contexts (of one process) in a directory; none if it does not exist.
+def files_in(folder: Path, pid: int | None = None) -> Iterator[ContextFile]:
+    """Yield the counter files (of one process) in a directory; none if it does not exist.
 
-    Raises PermissionNeeded if the directory is not trusted. Skips everything that is not a socket of its owner.
+    Raises PermissionNeeded if the directory is not trusted. Skips everything that is not a file of its owner.
     """
     try:
         owner = check_folder(folder, None if os.geteuid() == 0 else os.geteuid())
@@ -136,53 +141,41 @@ def sockets_in(folder: Path, pid: int | None = None) -> Iterator[ContextSocket]:
     except NotADirectoryError as error:
         raise SystemFailure(f"statistics directory {folder}: {error.strerror}") from error
     for name in entries:
-        match = SOCKET_NAME.fullmatch(name)
+        match = _FILE_NAME.fullmatch(name)
         if match is None or (pid is not None and int(match["pid"]) != pid):
             continue
         with contextlib.suppress(FileNotFoundError):
             found = (folder / name).lstat()
-            if stat.S_ISSOCK(found.st_mode) and found.st_uid == owner:
-                yield ContextSocket(folder / name, int(match["pid"]), int(match["number"]), owner)
+            if stat.S_ISREG(found.st_mode) and found.st_uid == owner:
+                yield ContextFile(folder / name, int(match["pid"]), int(match["number"]), owner)
 
 
-def remove_orphans(folder: Path) -> None:
-    """Remove this user's sockets of processes that ended without closing theirs."""
-    for one in list(sockets_in(folder)):
-        if one.owner == os.geteuid() and not Path("/proc", str(one.pid)).exists():
-            one.path.unlink(missing_ok=True)
+@contextlib.contextmanager
+def opened(one: ContextFile) -> Iterator[int]:
+    """Open a counter file to read it. Raises OSError, also if it is another file by now."""
+    fd = os.open(one.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != one.owner:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(one.path))
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def folders() -> list[Path]:
-    """Return every directory in which contexts listen: the one in UMSTACK_STAT_DIR, or this user's and all the kernel
-    lists.
-
-    The kernel lists listening sockets by network namespace; the namespaces of all visible processes are included.
-    """
+    """Return every directory in which contexts may have files: the one in UMSTACK_STAT_DIR, or those of the table in
+    docs/operations-statistics.md, for root of all users."""
     if chosen := chosen_folder():
         return [chosen]
-    found = dict.fromkeys([own_folder()])
-    for text in _socket_lists():
-        for match in _LISTED.finditer(text):
-            path = Path(match["path"])
-            if (
-                match["flags"] == _ACCEPTING
-                and SOCKET_NAME.fullmatch(path.name)
-                and len(found) < _FOLDERS_MAX
-            ):
-                found[path.parent] = None
+    user = "*" if os.geteuid() == 0 else str(os.geteuid())
+    import tempfile
+
+    found = dict.fromkeys([own_folder(), _ROOT_FOLDER])
+    for above, pattern in (
+        (SHARED_FOLDER, "*"),
+        (Path("/run/user"), f"{user}/umstack/stat"),
+        (Path(tempfile.gettempdir()), f"umstack-{user}/stat"),
+    ):
+        found |= dict.fromkeys(islice(above.glob(pattern), _FOLDERS_MAX))
     return list(found)
-
-
-def _socket_lists() -> Iterator[str]:
-    """/proc/net/unix of the network namespace of each process that this user may inspect."""
-    seen: set[str] = set()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        try:
-            namespace = str((entry / "ns" / "net").readlink())
-            if namespace not in seen:
-                seen.add(namespace)
-                yield (entry / "net" / "unix").read_text(errors="replace")
-        except OSError:
-            continue  # the process has ended, or belongs to another user
