@@ -35,6 +35,7 @@ COMPUTED = {
     "info_length",
     "total",
     "first_element",
+    "extended_value",
 }
 WHOLE = (layers.LBTRM, layers.LBTRU, layers.LBMR, layers.LBMC, layers.LBMCStream)
 
@@ -50,12 +51,22 @@ def strict() -> Iterator[None]:
 LBMC_OPTIONS = [
     kind
     for kind in vars(layers).values()
-    if isinstance(kind, type) and issubclass(kind, ChainedOption) and kind.__module__.endswith("lbmc")
+    if isinstance(kind, type) and issubclass(kind, ChainedOption)
+    if kind.__module__.endswith(("lbmc", "lbmc_persistence"))
     if not issubclass(kind, layers.LBMCElement)
 ]
 LBMC_ELEMENTS = [layers.LBMCHotFailover, layers.LBMCHotFailover32, layers.LBMCPropertiesLength]
+CONTEXT_OPTIONS = [
+    layers.LBMRContextAddress,
+    layers.LBMRContextInstance,
+    layers.LBMRContextDomain,
+    layers.LBMRContextName,
+]
 LBMR_OPTIONS = [
-    kind for kind in vars(layers).values() if isinstance(kind, type) and issubclass(kind, TypedOption)
+    kind
+    for kind in vars(layers).values()
+    if isinstance(kind, type) and issubclass(kind, TypedOption)
+    if kind not in CONTEXT_OPTIONS and kind is not layers.LBMRContextRecordOption
 ]
 PACKET_OPTIONS = [kind for kind in LBMR_OPTIONS if (kind().type or 0) & 0x80]
 TOPIC_OPTIONS = [kind for kind in LBMR_OPTIONS if 0 < kind().type < 0x80]
@@ -94,7 +105,10 @@ def packets(kind: type[Packet], **given: st.SearchStrategy[Any]) -> st.SearchStr
 def option(kind: type[Packet]) -> st.SearchStrategy[Packet]:
     """An option of a class."""
     if kind is layers.LBMCExtended:
-        return packets(kind, id=st.integers(0, 84))
+        return packets(kind, id=st.integers(0, 84), subtype=st.integers(0, 255))
+    if kind is layers.LBMCConfiguration:
+        values = st.lists(packets(layers.LBMCConfigurationValue), max_size=2)
+        return packets(kind, id=st.integers(0, 84), subtype=st.just(256), values=values)
     if kind in (layers.LBMCStatus, layers.LBMCProbedStatus):
         cookie = st.sampled_from([b"", bytes(range(8))])
         return packets(kind, id=st.just(85), subtype=st.just(1), cookie=cookie)
@@ -201,6 +215,17 @@ management = st.builds(
 )
 
 
+def beside(extended_type: int, body: st.SearchStrategy[Packet]) -> st.SearchStrategy[Packet]:
+    """Extended datagrams of a type, with a body."""
+    return body.map(lambda found: layers.LBMR(type=7, extended_type=extended_type) / found)
+
+
+remote_contexts = packets(
+    layers.LBMRRemoteContexts,
+    contexts=st.lists(packets(layers.LBMRRemoteContext, options=chain(CONTEXT_OPTIONS)), max_size=3),
+)
+
+
 def blocks(kind: type[Packet], entry: type[Packet]) -> st.SearchStrategy[Packet]:
     """Blocks of properties, with valid or invalid offsets."""
     return packets(kind, table=st.lists(packets(entry), max_size=4))
@@ -218,6 +243,9 @@ EVERYTHING: dict[str, st.SearchStrategy[Packet]] = {
     "LBMR wildcard": wildcard,
     "LBMR extended": extended,
     "LBMR topic management": management,
+    "LBMR context information": beside(3, packets(layers.LBMRContextInformation)),
+    "LBMR remote contexts": beside(7, remote_contexts),
+    "LBMR proxy election": beside(1, packets(layers.LBMRProxyElection)),
 }
 
 
@@ -281,6 +309,9 @@ def test_every_layer_has_a_strategy() -> None:
         *(layers.LBTRUCreq, layers.LBTRURst, layers.LBTRUSessionId, layers.LBTRUClientId),
         *(layers.LBMRQuery, layers.LBMRWildcardQuery, layers.LBMRAdvertisement, layers.LBMCTsniRecord),
         *(layers.LBMRLbtrmInfo, layers.LBMRUnicastInfo, layers.LBMRUnicastAddress, layers.LBMRHostInfo),
+        *CONTEXT_OPTIONS,
+        *(layers.LBMRContextRecordOption, layers.LBMRContextInformation, layers.LBMRRemoteContext),
+        *(layers.LBMRRemoteContexts, layers.LBMRProxyElection, layers.LBMCConfigurationValue),
         *(layers.LBMRTopicManagement, layers.LBMRTopicManagementRecord, layers.UnknownOption),
     }
     public = {

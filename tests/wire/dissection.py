@@ -18,7 +18,7 @@ from umstack.scapy import LBTRM
 MARKS = '_ws.malformed || _ws.short || _ws.expert.group == "Malformed" || _ws.expert.group == "Undecoded"'
 """Matches nothing in a good capture. Severity is unsuitable, because NAKs are warnings."""
 
-_OPTIONS = {
+OPTIONS = {
     "udp.try_heuristic_first": "TRUE",
     "lbtrm.sequence_analysis": "TRUE",
     "lbmc.reassemble_fragments": "TRUE",
@@ -28,7 +28,7 @@ _OPTIONS = {
 
 def tshark(capture: Path, *arguments: str) -> str:
     """Run tshark on a capture and return its output."""
-    options = [word for name, value in _OPTIONS.items() for word in ("-o", f"{name}:{value}")]
+    options = [word for name, value in OPTIONS.items() for word in ("-o", f"{name}:{value}")]
     # The port of this process may be that of another protocol of tshark's.
     lbmr = ["-d", f"udp.port=={OWN_ADDRESSES['resolver_multicast_port']},lbmr"]
     command = ["tshark", "-2", "-r", str(capture), *options, *lbmr, *arguments]

@@ -192,9 +192,95 @@ def recovery() -> Iterator[Packet]:
     yield um.LBMC(type="RETRANSMISSION", topic_index=GBP, sqn=3) / Raw(b"recovered")
 
 
+def persistence() -> Iterator[Packet]:
+    """Yield control messages with every option of persistence."""
+    instance = 0x4354585352433031
+    store = um.LBMCStore(group=1, port=14567, store_index=2, ip=SOURCE, source_reg_id=77)
+    extended = um.LBMCStoreExtended(group=1, port=14567, store_index=3, ip=RECEIVER, domain=5, version=6)
+    values = [um.LBMCConfigurationValue(scope=1 + at, option=b"ume_x", value=b"9") for at in range(3)]
+    yield control(
+        um.LBMCRegistration(flags="receiver_paced+ignore", reg_id=1, source_reg_id=2, port=14391, ip=SOURCE),
+        um.LBMCStoreId(store_index=2),
+        um.LBMCCapability(flags="quorum_consensus"),
+        um.LBMCClientLifetime(activity_timeout=3, lifetime=4, ttl=5),
+        um.LBMCSessionId(session_id=2**63 + 1),
+        um.LBMCProxySource(flags="enable"),
+        um.LBMCStoreGroup(group=1, size=3),
+        store,
+        um.LBMCStoreContextInstance(instance=instance),
+        um.LBMCStoreName(store=b"NEWYORK-1\0"),
+        um.LBMCTopicName(topic=b"MD.EURUSD"),
+        um.LBMCConfiguration(values=values),
+    )
+    yield control(um.LBMCRegistration(flags="deregister+proxy", is_source=0, marker=3), um.LBMCStoreId())
+    yield control(
+        um.LBMCRegistrationResponse(flags="known+no_acks", code=3, reg_id=1, low_sqn=2, high_sqn=3),
+        um.LBMCStoreId(ignore=1, store_index=1),
+    )
+    yield control(um.LBMCRegistrationResponse(flags="error", code=5, is_source=0))
+    acked = [um.LBMCRangedAcknowledgement(first_sqn=n, last_sqn=n + 1) for n in (4, 8)]
+    yield control(um.LBMCAcknowledgement(id_2=EUR, sqn=9, flags="lost+arrival_order"), *acked)
+    confirmed = um.LBMCAcknowledgement(type="consumption", receiver_reg_id=5, flags="user_reg_id+explicit")
+    yield control(confirmed, um.LBMCAcknowledgementId(id=9))
+    for at, sender in enumerate(("store", "receiver", "source")):
+        yield control(um.LBMCKeepalive(type=sender, flags=0x20 << at & 0x60, topic_index=EUR, reg_id=at))
+    yield control(um.LBMCReceiverKeepalive(receiver_reg_id=5, session_id=6, instance=instance))
+    yield control(
+        um.LBMCRegistrationInformation(flags="initial_sqn_known", version=2, low_sqn=3, high_sqn=4),
+        um.LBMCStoreDomain(domain=5),
+        extended,
+    )
+    yield control(um.LBMCRegistrationInformationRequest(transport_index=77, topic_index=EUR))
+    yield control(um.LBMCRegistration(), um.LBMCElectionToken(store_index=1, token=0xC0FFEE11))
+    elected = um.LBMCProxyElection(
+        flags="source_instance+reelect", source_ip=SOURCE, store_ip=RECEIVER, source_instance=instance
+    )
+    yield control(um.LBMCStoreId(), elected)
+    yield um.LBMC(type="PRORX", topic_index=GBP, sqn=3) / Raw(b"again")
+
+
+def names_of_stores() -> Iterator[Packet]:
+    """Yield the LBMR datagrams of persistence."""
+    instance = 0x43545853544F5245
+    extended = um.LBMR(type="EXTENDED", extended_type="context_information")
+    yield extended / um.LBMRContextInformation(flags="query+name", context_name=b"NEWYORK-1")
+    known = um.LBMRContextInformation(flags="ip+instance+name", port=14567, ip=SOURCE, instance=instance)
+    known.context_name = b"NEWYORK-1"
+    yield extended / known
+    remote = um.LBMRRemoteContext(
+        options=[
+            um.LBMRContextAddress(domain=5, ip=SOURCE, port=14567),
+            um.LBMRContextInstance(instance=instance),
+            um.LBMRContextDomain(domain=6),
+            um.LBMRContextName(context_name=b"NEWYORK-1"),
+        ]
+    )
+    asked = um.LBMRRemoteContext(flags="query", options=[um.LBMRContextName(context_name=b"LONDON-2")])
+    yield (
+        um.LBMR(type="EXTENDED", extended_type="remote_context_information")
+        / um.LBMRRemoteContexts(contexts=[remote, asked])
+    )
+    yield (
+        um.LBMR(type="EXTENDED", extended_type="proxy_source_election")
+        / um.LBMRProxyElection(source_ip=SOURCE, store_ip=RECEIVER, topic_index=EUR, topic=b"MD.EURUSD")
+    )
+    group = um.LBMRLbtrmInfo(source_ip=SOURCE, group=GROUP, session_id=SESSION)
+    options = (
+        um.LBMRTopicPersistence(flags=0x7800, store_port=14567, store_ip=SOURCE, source_reg_id=9),
+        um.LBMRTopicStore(group=1, port=14567, store_index=2, ip=RECEIVER, source_reg_id=9),
+        um.LBMRTopicStoreGroup(group=1, size=3),
+        um.LBMRTopicStoreContextInstance(store_index=2, instance=instance),
+        um.LBMRTopicExtendedFunction(port=14391, ip=SOURCE, functions="late_join+ume"),
+    )
+    yield um.LBMR(tirs=[advertisement(b"kept", 0x10, group, *options)])
+
+
 def frames() -> list[Packet]:
     """Return all packets in frames with their addresses."""
-    found = [frame(SOURCE, 40000, RESOLVER_GROUP, RESOLVER_PORT, packet) for packet in lbmr()]
+    found = [
+        frame(SOURCE, 40000, RESOLVER_GROUP, RESOLVER_PORT, packet)
+        for packet in (*lbmr(), *names_of_stores())
+    ]
     wildcard = um.LBMR(type="WILDCARD_QUERY", tqrs=[um.LBMRWildcardQuery(pattern=b"^MD\\..*")])
     found.append(frame(RECEIVER, 40000, RESOLVER_GROUP, RESOLVER_PORT, wildcard))
     found += [frame(SOURCE, NAK_PORT, GROUP, GROUP_PORT, packet) for packet in lbtrm()]
@@ -206,7 +292,7 @@ def frames() -> list[Packet]:
     ends = IP(src=RECEIVER, dst=SOURCE) / TCP(sport=51000, dport=REQUEST_PORT, seq=1000, flags="S")
     found.append(Ether() / ends)
     sequence = 1001
-    for packet in recovery():
+    for packet in (*recovery(), *persistence()):
         tcp = TCP(sport=51000, dport=REQUEST_PORT, seq=sequence, flags="PA")
         found.append(Ether() / IP(src=RECEIVER, dst=SOURCE) / tcp / packet)
         sequence += len(packet)

@@ -17,12 +17,15 @@ from scapy.utils import rdpcap, wrpcap
 
 import umstack.scapy as um
 from tests.wire.agreement import assert_agreement, top
-from tests.wire.dissection import MARKS, tshark
+from tests.wire.dissection import MARKS, OPTIONS, tshark
 from tests.wire.layer_fields import FIELDS, parts
 from tests.wire.sample import SESSION, data, frames
 
 REFERENCE = Path(__file__).with_name("wire-sample.pcap")
 """Packets written byte by byte for the dissectors, without the layers and the stack."""
+
+PERSISTENCE = REFERENCE.with_name("persistence-sample.pcap")
+STORE_PORT = 14567
 
 SHOWN = re.compile(r"[\s|]*(?:###\[ (.+) \]###|(\w+)\s*=|\\(\w+)\s*\\)")
 """A line of show(): the name of a layer, of a field, or of a field that holds packets."""
@@ -76,6 +79,22 @@ def test_tshark_agrees_on_the_reference_sample() -> None:
         assert bytes(layer) == whole
 
 
+def test_tshark_agrees_on_the_reference_sample_of_persistence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both agree on every option and header of persistence, in packets that were written byte by byte."""
+    for end in ("low", "high"):
+        monkeypatch.setitem(OPTIONS, f"lbttcp.store_port_{end}", str(STORE_PORT))
+    um.bind_ports(tcp=[STORE_PORT])
+    shown = tshark(PERSISTENCE, "-Y", MARKS).splitlines()
+    assert len(shown) == 1
+    assert "RX-DATA" in shown[0], "the one fragment of a message, which is not reassembled over TCP"
+    read = assert_agreement(PERSISTENCE)
+    assert len(read) == 33, "all frames except those that open the TCP connection"
+    for layer in read:
+        whole = bytes(layer)
+        open_up(layer)
+        assert bytes(layer) == whole
+
+
 def open_up(packet: Packet) -> None:
     """Set all computable fields to None."""
     for part in parts(packet):
@@ -87,6 +106,7 @@ def open_up(packet: Packet) -> None:
             "tir_count",
             "info_length",
             "options_present",
+            "extended_value",
         ):
             if name in part.fields:
                 part.fields[name] = None

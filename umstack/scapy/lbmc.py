@@ -38,29 +38,18 @@ from umstack.scapy.fields import (
     WirePacket,
     chain_start,
 )
+from umstack.scapy.lbmc_heads import (
+    EXTENDED_TYPE,
+    FLAG_BYTE,
+    LBMC_OPTION_NAMES,
+    extended_head,
+    option_flags,
+    option_head,
+)
+from umstack.scapy.lbmc_persistence import CONFIGURATION_SUBTYPE, PERSISTENCE_OPTIONS, LBMCConfiguration
 from umstack.scapy.lbmc_properties import block_class
 
 LBMC_TYPES = {0: "MESSAGE", 1: "EOT", 2: "PRORX", 8: "CONTROL", 10: "RETRANSMISSION"}
-LBMC_OPTION_NAMES = {
-    0: "data",
-    1: "fragment",
-    2: "batch",
-    4: "request",
-    5: "topic_name",
-    6: "application_header",
-    7: "chain",
-    14: "source_index",
-    21: "retransmission_request",
-    30: "late_join_info",
-    32: "tsni",
-    66: "context_instance",
-    75: "stream_info",
-    78: "late_join_request",
-    98: "hmac",
-    107: "tcp_session_id",
-    254: "extended",
-    255: "none",
-}
 STATUS_OPTION_ID = 85
 STATUS_OPTION_SUBTYPE = 1
 GROUP_REPORT_OPTION_SUBTYPE = 2
@@ -74,20 +63,6 @@ _TYPES_WITH_TOPIC = (0, 2, 10)
 _CONTROL_BYTES = 4
 _MESSAGE_BYTES = 12
 _TSNI_RECORD_BYTES = 8
-_EXTENDED_TYPE = 254
-_IGNORE_16 = 0x8000
-_IGNORE_8 = 0x80
-_FLAG_BYTE = {_IGNORE_8: "ignore"} | {1 << bit: f"b{bit}" for bit in range(7)}
-
-
-def _head() -> list[Any]:
-    return [ByteEnumField("next_header", None, LBMC_OPTION_NAMES), ByteField("length", None)]
-
-
-def _flags(default: int, **bits: int) -> FlagsField:
-    """Return sixteen flags, of which 0x8000 lets a reader ignore the option."""
-    names = {1 << bit: f"b{bit}" for bit in range(16)} | {_IGNORE_16: "ignore"}
-    return FlagsField("flags", default, 16, names | {value: name for name, value in bits.items()})
 
 
 class LBMCFragment(ChainedOption):
@@ -97,8 +72,8 @@ class LBMCFragment(ChainedOption):
     option_type = 1
     minimum_bytes = 16
     fields_desc: ClassVar[list[Any]] = [
-        *_head(),
-        _flags(0),
+        *option_head(),
+        option_flags(0),
         IntField("first_sqn", 0),
         IntField("offset", 0),
         IntField("total", 0),
@@ -111,7 +86,7 @@ class LBMCBatch(ChainedOption):
     name = "LBMC batch"
     option_type = 2
     minimum_bytes = 4
-    fields_desc: ClassVar[list[Any]] = [*_head(), _flags(0, end=0x0001, start=0x0002)]
+    fields_desc: ClassVar[list[Any]] = [*option_head(), option_flags(0, end=0x0001, start=0x0002)]
 
 
 class LBMCRequest(ChainedOption):
@@ -121,8 +96,8 @@ class LBMCRequest(ChainedOption):
     option_type = 4
     minimum_bytes = 16
     fields_desc: ClassVar[list[Any]] = [
-        *_head(),
-        FlagsField("flags", 0, 8, _FLAG_BYTE),
+        *option_head(),
+        FlagsField("flags", 0, 8, FLAG_BYTE),
         ByteEnumField("transport", 0, {0: "TCP"}),
         IntField("request_index", 0),
         ShortField("port", 0),
@@ -137,7 +112,7 @@ class LBMCTopicName(ChainedOption):
     name = "LBMC topic name"
     option_type = 5
     minimum_bytes = 4
-    fields_desc: ClassVar[list[Any]] = [*_head(), _flags(0), StrField("topic", b"")]
+    fields_desc: ClassVar[list[Any]] = [*option_head(), option_flags(0), StrField("topic", b"")]
 
 
 class LBMCApplicationHeader(ChainedOption):
@@ -147,7 +122,7 @@ class LBMCApplicationHeader(ChainedOption):
     option_type = 6
     minimum_bytes = 4
     fields_desc: ClassVar[list[Any]] = [
-        *_head(),
+        *option_head(),
         BitField("ignore", 1, 1),
         BitField("code", 0, 15),
         XStrField("data", b""),
@@ -227,8 +202,8 @@ class LBMCChain(ChainedOption):
     option_type = 7
     minimum_bytes = 4
     fields_desc: ClassVar[list[Any]] = [
-        *_head(),
-        FlagsField("flags", 0x80, 8, _FLAG_BYTE),
+        *option_head(),
+        FlagsField("flags", 0x80, 8, FLAG_BYTE),
         ByteEnumField("first_element", None, LBMC_ELEMENT_NAMES),
         ChainField("elements", _element_class, lambda packet: packet.first_element, lambda packet: END_NONE),
     ]
@@ -246,7 +221,7 @@ class LBMCSourceIndex(ChainedOption):
     name = "LBMC source index"
     option_type = 14
     minimum_bytes = 12
-    fields_desc: ClassVar[list[Any]] = [*_head(), _flags(0), LongField("source_index", 0)]
+    fields_desc: ClassVar[list[Any]] = [*option_head(), option_flags(0), LongField("source_index", 0)]
 
 
 class LBMCRetransmissionRequest(ChainedOption):
@@ -256,7 +231,7 @@ class LBMCRetransmissionRequest(ChainedOption):
     option_type = 21
     minimum_bytes = 28
     fields_desc: ClassVar[list[Any]] = [
-        *_head(),
+        *option_head(),
         BitField("ignore", 0, 1),
         BitField("tsni", 0, 1),
         BitField("reserved_flags", 0, 6),
@@ -278,8 +253,8 @@ class LBMCLateJoinInfo(ChainedOption):
     option_type = 30
     minimum_bytes = 16
     fields_desc: ClassVar[list[Any]] = [
-        *_head(),
-        _flags(0),
+        *option_head(),
+        option_flags(0),
         IntField("low_sqn", 0),
         IntField("high_sqn", 0),
         IntField("request_index", 0),
@@ -305,7 +280,7 @@ class LBMCTsni(ChainedOption):
     option_type = 32
     minimum_bytes = 4
     fields_desc: ClassVar[list[Any]] = [
-        *_head(),
+        *option_head(),
         BitField("ignore", 0, 1),
         BitField("count", None, 15),
         PartListField("records", _next_record),
@@ -324,7 +299,7 @@ class LBMCContextInstance(ChainedOption):
     name = "LBMC context instance"
     option_type = 66
     minimum_bytes = 12
-    fields_desc: ClassVar[list[Any]] = [*_head(), _flags(0), XLongField("instance", 0)]
+    fields_desc: ClassVar[list[Any]] = [*option_head(), option_flags(0), XLongField("instance", 0)]
 
 
 class LBMCStreamInfo(ChainedOption):
@@ -334,8 +309,8 @@ class LBMCStreamInfo(ChainedOption):
     option_type = 75
     minimum_bytes = 20
     fields_desc: ClassVar[list[Any]] = [
-        *_head(),
-        _flags(0),
+        *option_head(),
+        option_flags(0),
         IntField("stream_id", 0),
         IntField("sqn", 0),
         XLongField("instance", 0),
@@ -349,8 +324,8 @@ class LBMCLateJoinRequest(ChainedOption):
     option_type = 78
     minimum_bytes = 36
     fields_desc: ClassVar[list[Any]] = [
-        *_head(),
-        _flags(7, low_sqn_present=0x0001, request_max_present=0x0002, outstanding_max_present=0x0004),
+        *option_head(),
+        option_flags(7, low_sqn_present=0x0001, request_max_present=0x0002, outstanding_max_present=0x0004),
         IntField("request_index", 0),
         IntField("transport_index", 0),
         IntField("topic_index", 0),
@@ -370,14 +345,14 @@ class LBMCHmac(ChainedOption):
     option_type = 98
     minimum_bytes = 24
     fields_desc: ClassVar[list[Any]] = [
-        *_head(),
-        FlagsField("flags", 0x80, 8, _FLAG_BYTE),
+        *option_head(),
+        FlagsField("flags", 0x80, 8, FLAG_BYTE),
         ByteField("padding", 0),
         XStrField("data", bytes(20)),
     ]
 
 
-_SSF_INIT_FLAGS = _FLAG_BYTE | {0x40: "default_inclusions", 0x20: "default_exclusions", 0x01: "answering"}
+_SSF_INIT_FLAGS = FLAG_BYTE | {0x40: "default_inclusions", 0x20: "default_exclusions", 0x01: "answering"}
 
 
 class LBMCSsfInit(ChainedOption):
@@ -387,7 +362,7 @@ class LBMCSsfInit(ChainedOption):
     option_type = 16
     minimum_bytes = 20
     fields_desc: ClassVar[list[Any]] = [
-        *_head(),
+        *option_head(),
         FlagsField("flags", 0xA0, 8, _SSF_INIT_FLAGS),
         ByteEnumField("transport", 0, {0: "TCP"}),
         IntField("session_id", 0),
@@ -405,8 +380,8 @@ class LBMCSsfRequest(ChainedOption):
     option_type = 17
     minimum_bytes = 16
     fields_desc: ClassVar[list[Any]] = [
-        *_head(),
-        FlagsField("flags", 0, 8, _FLAG_BYTE),
+        *option_head(),
+        FlagsField("flags", 0, 8, FLAG_BYTE),
         ByteEnumField("mode", 0, {0: "include", 1: "exclude"}),
         IntField("session_id", 0),
         IntField("topic_index", 0),
@@ -420,33 +395,17 @@ class LBMCTcpSessionId(ChainedOption):
     name = "LBMC TCP session id"
     option_type = 107
     minimum_bytes = 8
-    fields_desc: ClassVar[list[Any]] = [*_head(), _flags(0), IntField("session_id", 0)]
-
-
-_EXTENDED_FLAGS = {_IGNORE_8: "ignore", 0x40: "ignore_subtype", 0x20: "more_fragments"} | {
-    1 << bit: f"b{bit}" for bit in range(5)
-}
-
-
-def _extended_head(option_id: int, subtype: int) -> list[Any]:
-    """Return the first fields of every extended option."""
-    return [
-        *_head(),
-        FlagsField("flags", 0xC0, 8, _EXTENDED_FLAGS),
-        ByteField("id", option_id),
-        ShortField("subtype", subtype),
-        ShortField("fragment_offset", 0),
-    ]
+    fields_desc: ClassVar[list[Any]] = [*option_head(), option_flags(0), IntField("session_id", 0)]
 
 
 class LBMCExtended(ChainedOption):
     """An extended option: a private id and subtype, and data."""
 
     name = "LBMC extended option"
-    option_type = _EXTENDED_TYPE
+    option_type = EXTENDED_TYPE
     minimum_bytes = 8
     fields_desc: ClassVar[list[Any]] = [
-        *_extended_head(0, 0),
+        *extended_head(0, 0),
         XStrField("data", b""),
     ]
 
@@ -455,10 +414,10 @@ class LBMCStatus(ChainedOption):
     """The status message of flow control: an extended option of umstack (docs/wire.md)."""
 
     name = "LBMC status message"
-    option_type = _EXTENDED_TYPE
+    option_type = EXTENDED_TYPE
     minimum_bytes = 36
     fields_desc: ClassVar[list[Any]] = [
-        *_extended_head(STATUS_OPTION_ID, STATUS_OPTION_SUBTYPE),
+        *extended_head(STATUS_OPTION_ID, STATUS_OPTION_SUBTYPE),
         ByteField("status_version", 1),
         FlagsField(
             "status_flags",
@@ -493,10 +452,10 @@ class LBMCSendTime(ChainedOption):
     """The publisher's send time of the message: an extended option of umstack (docs/wire.md)."""
 
     name = "LBMC send time"
-    option_type = _EXTENDED_TYPE
+    option_type = EXTENDED_TYPE
     minimum_bytes = 16
     fields_desc: ClassVar[list[Any]] = [
-        *_extended_head(STATUS_OPTION_ID, SEND_TIME_OPTION_SUBTYPE),
+        *extended_head(STATUS_OPTION_ID, SEND_TIME_OPTION_SUBTYPE),
         LongField("sent_ns", 0),
     ]
 
@@ -505,10 +464,10 @@ class LBMCGroupReport(ChainedOption):
     """A source's report on its group of receivers: an extended option of umstack (docs/wire.md)."""
 
     name = "LBMC group report"
-    option_type = _EXTENDED_TYPE
+    option_type = EXTENDED_TYPE
     minimum_bytes = 20
     fields_desc: ClassVar[list[Any]] = [
-        *_extended_head(STATUS_OPTION_ID, GROUP_REPORT_OPTION_SUBTYPE),
+        *extended_head(STATUS_OPTION_ID, GROUP_REPORT_OPTION_SUBTYPE),
         ByteField("report_version", 1),
         X3BytesField("reserved", 0),
         IntField("receivers", 0),
@@ -520,10 +479,10 @@ class LBMCInterest(ChainedOption):
     """A part of an LBT-RU receiver's interest; the topics follow in separate messages (docs/wire.md)."""
 
     name = "LBMC interest"
-    option_type = _EXTENDED_TYPE
+    option_type = EXTENDED_TYPE
     minimum_bytes = 16
     fields_desc: ClassVar[list[Any]] = [
-        *_extended_head(STATUS_OPTION_ID, INTEREST_OPTION_SUBTYPE),
+        *extended_head(STATUS_OPTION_ID, INTEREST_OPTION_SUBTYPE),
         ByteField("interest_version", 1),
         FlagsField("interest_flags", 0, 8, ["wants_all", *(f"b{bit}" for bit in range(1, 8))]),
         ByteField("part", 0),
@@ -536,10 +495,10 @@ class LBMCFilterReport(ChainedOption):
     """The sqns that an LBT-RU source did not send to a receiver, and its effective interest (docs/wire.md)."""
 
     name = "LBMC filter report"
-    option_type = _EXTENDED_TYPE
+    option_type = EXTENDED_TYPE
     minimum_bytes = 28
     fields_desc: ClassVar[list[Any]] = [
-        *_extended_head(STATUS_OPTION_ID, FILTER_REPORT_OPTION_SUBTYPE),
+        *extended_head(STATUS_OPTION_ID, FILTER_REPORT_OPTION_SUBTYPE),
         ByteField("report_version", 1),
         X3BytesField("reserved", 0),
         IntField("first_sqn", 0),
@@ -549,29 +508,28 @@ class LBMCFilterReport(ChainedOption):
     ]
 
 
-_OPTIONS: dict[int, type[ChainedOption]] = {
-    each.option_type: each
-    for each in (
-        LBMCFragment,
-        LBMCBatch,
-        LBMCRequest,
-        LBMCTopicName,
-        LBMCApplicationHeader,
-        LBMCChain,
-        LBMCSourceIndex,
-        LBMCSsfInit,
-        LBMCSsfRequest,
-        LBMCRetransmissionRequest,
-        LBMCLateJoinInfo,
-        LBMCTsni,
-        LBMCContextInstance,
-        LBMCStreamInfo,
-        LBMCLateJoinRequest,
-        LBMCHmac,
-        LBMCTcpSessionId,
-        LBMCExtended,
-    )
-}
+_KNOWN_OPTIONS: tuple[type[ChainedOption], ...] = (
+    LBMCFragment,
+    LBMCBatch,
+    LBMCRequest,
+    LBMCTopicName,
+    LBMCApplicationHeader,
+    LBMCChain,
+    LBMCSourceIndex,
+    LBMCSsfInit,
+    LBMCSsfRequest,
+    LBMCRetransmissionRequest,
+    LBMCLateJoinInfo,
+    LBMCTsni,
+    LBMCContextInstance,
+    LBMCStreamInfo,
+    LBMCLateJoinRequest,
+    LBMCHmac,
+    LBMCTcpSessionId,
+    LBMCExtended,
+    *PERSISTENCE_OPTIONS,
+)
+_OPTIONS = {each.option_type: each for each in _KNOWN_OPTIONS}
 
 
 _OWN_OPTIONS: dict[tuple[int, int], type[ChainedOption]] = {
@@ -591,10 +549,12 @@ _OWN_OPTIONS: dict[tuple[int, int], type[ChainedOption]] = {
 
 
 def _option_class(kind: int, data: bytes) -> type[ChainedOption]:
-    if kind == _EXTENDED_TYPE and len(data) >= LBMCExtended.minimum_bytes and data[3] == STATUS_OPTION_ID:
+    if kind == EXTENDED_TYPE and len(data) >= LBMCExtended.minimum_bytes and data[3] == STATUS_OPTION_ID:
         own = _OWN_OPTIONS.get((int.from_bytes(data[4:6], "big"), len(data)))
         if own is not None:
             return own
+    if kind == EXTENDED_TYPE and int.from_bytes(data[4:6], "big") == CONFIGURATION_SUBTYPE:
+        return LBMCConfiguration
     return _OPTIONS.get(kind, UnknownOption)
 
 

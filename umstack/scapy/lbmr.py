@@ -31,6 +31,12 @@ from scapy.fields import (
 from scapy.packet import Packet, Raw, bind_layers
 
 from umstack.scapy.fields import Part, PartListField, Record, TypedOption, WirePacket
+from umstack.scapy.lbmr_persistence import (
+    PERSISTENCE_TOPIC_OPTIONS,
+    LBMRContextInformation,
+    LBMRProxyElection,
+    LBMRRemoteContexts,
+)
 
 LBMR_TYPES = {
     0: "NORMAL",
@@ -64,7 +70,7 @@ TRANSPORTS = {0x00: "TCP", 0x01: "LBT-RU", 0x04: "LBT-SMX", 0x10: "LBT-RM", 0x20
 PATTERN_TYPES = {1: "PCRE", 2: "regex"}
 
 _NORMAL, _WILDCARD, _EXTENDED = 0, 1, 7
-_REQUEST = 4
+_ELECTION, _CONTEXT, _REQUEST, _REMOTE_CONTEXTS = 1, 3, 4, 7
 _LBTRM, _TCP, _LBTRU, _SMX, _RDMA, _IPC = 0x10, 0x00, 0x01, 0x04, 0x20, 0x40
 _TIR_FIXED_BYTES = 8
 _OPTION_HEAD_BYTES = 2
@@ -248,6 +254,7 @@ class LBMRLocalDomain(TypedOption):
 
 
 _TOPIC_OPTIONS: dict[int, type[TypedOption]] = {
+    **PERSISTENCE_TOPIC_OPTIONS,
     0: LBMRTopicOptionLength,
     4: LBMRTopicLateJoin,
     7: LBMRTopicCost,
@@ -471,8 +478,9 @@ def _has_packet_options(packet: Packet) -> bool:
 
 
 class LBMR(WirePacket):
-    """A datagram of topic resolution. Counts and `options_present` None are computed.
+    """A datagram of topic resolution. Counts, `options_present` and `extended_value` None are computed.
 
+    `extended_value` is a length: of context information in its first byte, of remote contexts in both.
     With packet options, the last must be LBMROptionLength.
     """
 
@@ -489,7 +497,7 @@ class LBMR(WirePacket):
         ),
         ConditionalField(FlagsField("request", 6, 16, REQUEST_FLAGS), _is_request),
         ConditionalField(
-            XShortField("extended_value", 0),
+            XShortField("extended_value", None),
             lambda packet: packet.type == _EXTENDED and packet.extended_type != _REQUEST,
         ),
         ConditionalField(PartListField("tqrs", _next_query), _has_records),
@@ -505,6 +513,10 @@ class LBMR(WirePacket):
         if _has_records(self):
             count = len(self.tqrs) & 0xFF if self.tqr_count is None else count
             rest = (len(self.tirs) & 0xFFFF).to_bytes(2, "big") if self.tir_count is None else rest
+        elif self.type == _EXTENDED and self.extended_value is None:
+            length = len(built) + len(payload)
+            value = {_CONTEXT: length << 8, _REMOTE_CONTEXTS: length}.get(self.extended_type)
+            rest = rest if value is None else (value & 0xFFFF).to_bytes(2, "big")
         return bytes((first, count)) + rest + built[4:] + payload
 
     def answers(self, other: Packet) -> int:
@@ -580,6 +592,9 @@ class LBMRTopicManagement(WirePacket):
 
 
 bind_layers(LBMR, LBMRTopicManagement, type=4)
+bind_layers(LBMR, LBMRProxyElection, type=_EXTENDED, extended_type=_ELECTION)
+bind_layers(LBMR, LBMRContextInformation, type=_EXTENDED, extended_type=_CONTEXT)
+bind_layers(LBMR, LBMRRemoteContexts, type=_EXTENDED, extended_type=_REMOTE_CONTEXTS)
 
 __all__ = [
     "EXTENDED_TYPES",

@@ -194,7 +194,7 @@ def _looks_like_lbmr(data: bytes) -> bool:
     if packet is None:
         return False
     if packet.type == 7:
-        return packet.extended_type in _REQUEST_SUBTYPES and len(data) == 4
+        return packet.extended_type in _REQUEST_SUBTYPES and (len(data) == 4 or bool(packet.payload))
     if isinstance(packet.payload, LBMRTopicManagement):
         return len(packet.payload.tmrs) == int(packet.payload.count)
     return packet.type in (0, 1) and (len(packet.tqrs), len(packet.tirs)) == (
