@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from umstack.capture import Split
 from umstack.capture.generate import Traffic, generate
 from umstack.capture.reading import capture_files
+from umstack.capture.reading.remote import version_of
 from umstack.facts.packet_columns import PACKETS
 from umstack.spark import UmpcapDataSource, find_splits, umpcap_manifest
 from umstack.spark.umpcap import UmpcapReader
@@ -100,7 +101,7 @@ def test_a_terabyte_is_planned_from_manifests(tmp_path: Path, monkeypatch: pytes
             Split(str(path), start, start + options.target_bytes, format=1, copies=copies)
             for start, copies in zip(starts, state, strict=True)
         ]
-        umpcap_manifest._keep(str(path), options, umpcap_manifest._stored(splits))
+        umpcap_manifest._keep(str(path), version_of(str(path)), options, umpcap_manifest._stored(splits))
     monkeypatch.delattr(umpcap_manifest, "split")
     monkeypatch.delattr(capture_files, "_digest")
     began = time.process_time()

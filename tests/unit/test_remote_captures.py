@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +14,13 @@ pytest.importorskip("polars")
 pytest.importorskip("moto")
 
 from tests.unit.object_store import made_bucket, running_store
-from umstack.capture import CaptureError, decode
+from umstack.capture import CaptureError, CapturePorts, Split, decode
 from umstack.capture.generate import Traffic, generate
+from umstack.capture.reading import container, remote
 from umstack.capture.reading.capture_files import capture_files, copies, total_bytes
+from umstack.capture.reading.ranges import joined, range_count, walked_range
 from umstack.capture.reading.remote import shown
+from umstack.capture.reading.split import walk
 from umstack.facts.facts import facts_of
 from umstack.facts.points import short_names
 
@@ -73,3 +78,57 @@ def test_a_missing_capture_is_reported(bucket: tuple[list[Path], str]) -> None:
         capture_files([f"s3://captures/absent.pcap?{query}"])
     with pytest.raises(CaptureError, match=r"ftp://somewhere/a\.pcap"):
         capture_files(["ftp://somewhere/a.pcap"])
+
+
+def _positions(parts: list[Split]) -> list[int]:
+    """Return the positions of the packets of splits, in their order."""
+    return [
+        position
+        for part in parts
+        for batch in decode(part)
+        for position in batch.column("position").to_pylist()
+    ]
+
+
+def test_splits_of_a_remote_file_are_found_and_read_by_ranges(
+    bucket: tuple[list[Path], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are those of the local file; a reader fetches the bytes of its own part, not those before it."""
+    [plain, _], uri = bucket
+    file, ports, size = capture_files([uri])[0], CapturePorts(), 500_000
+    starts: list[int] = []
+    real = remote.open_ranged
+
+    def opened(path: str, start: int) -> Any:
+        starts.append(start)
+        return real(path, start)
+
+    monkeypatch.setattr(container, "open_ranged", opened)
+    count = range_count(plain.stat().st_size, size)
+    walked = {number: walked_range(Split(file), number, size, ports) for number in range(count)}
+    assert sorted(set(starts)) == [number * size for number in range(count)]
+    parts = joined(Split(file), walked, size, ports)
+    local = joined(Split(str(plain)), {}, size, ports)
+    assert [(part.start, part.end) for part in parts] == [(part.start, part.end) for part in local]
+    assert len(parts) > 5
+    starts.clear()
+    assert _positions(parts) == _positions([Split(str(plain))])
+    assert starts == [part.start for part in parts]
+
+
+def test_a_compressed_file_is_read_from_a_byte_of_its_content(bucket: tuple[list[Path], str]) -> None:
+    """On disk and in a store; positions are those of the content."""
+    [_, packed], uri = bucket
+    whole = _positions([Split(str(packed))])
+    middle = whole[len(whole) // 2]
+    for file in (str(packed), capture_files([uri])[1]):
+        place = walk(Split(file), middle).place
+        assert place.start == middle
+        assert (
+            _positions([replace(place, end=whole[-3]), walk(place, whole[-3]).place])
+            == whole[len(whole) // 2 :]
+        )
+        ended = walk(place, 2**63)
+        assert (ended.length, ended.problem) == (ended.place.start, None)
+    packed.write_bytes(packed.read_bytes()[:-1000])
+    assert walk(Split(str(packed)), 2**63).problem is not None

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from umstack.capture import CaptureError, Split
-from umstack.capture.reading.capture_files import capture_files, copies
+from umstack.capture.reading.capture_files import capture_files, copies, remote_versions
 from umstack.facts.packed import PACKED
 from umstack.facts.packet_columns import PACKETS
 from umstack.spark.column_notes import commented
@@ -46,7 +46,9 @@ class UmpcapReader(DataSourceReader):
         """Tasks that read all files; of identical files only one is read."""
         files = capture_files(self._options.paths)
         doubles = copies(files)
-        parts = [part for file in files if file not in doubles for part in parts_of(file, self._options)]
+        versions = remote_versions(self._options.paths)
+        read = (file for file in files if file not in doubles)
+        parts = [part for file in read for part in parts_of(file, self._options, versions.get(file))]
         if self._options.notes:
             for file, original in doubles.items():
                 parts.append(CapturePart(Split(file), f"the same as {original}, not read again"))

@@ -12,8 +12,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import metadata
+from itertools import filterfalse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,9 +22,9 @@ import pyarrow as pa
 
 from umstack._core import ffi
 from umstack.capture import CaptureError, Interface, Split, split
-from umstack.capture.reading.capture_files import capture_files
+from umstack.capture.reading.capture_files import capture_files, is_compressed_name, remote_versions
 from umstack.capture.reading.ranges import WalkedRange, joined, range_count, walked_range
-from umstack.capture.reading.remote import is_remote
+from umstack.capture.reading.remote import Version, is_remote, shown, version_of
 from umstack.facts.packed import from_ipc, ipc
 from umstack.spark.umpcap_parts import UmpcapOptions
 from umstack.spark.umpcap_tasks import CapturePart
@@ -77,10 +78,12 @@ def find_splits(spark: SparkSession, paths: Sequence[str], **options: str) -> in
         12
     """
     chosen = UmpcapOptions.of({**options, "path": "captures"})
+    versions = {file: _version(file) for file in capture_files(filterfalse(is_remote, paths))}
+    versions |= remote_versions(paths)
     wanted = [
         file
-        for file in capture_files(paths)
-        if _is_large(file, chosen.target_bytes) and _kept(file, chosen) is None
+        for file, version in versions.items()
+        if _is_large(file, version, chosen) and _kept(file, version, chosen) is None
     ]
     if not wanted:
         return 0
@@ -99,14 +102,14 @@ def find_splits(spark: SparkSession, paths: Sequence[str], **options: str) -> in
     numbers = [
         (file, number)
         for file, path in enumerate(wanted)
-        for number in range(range_count(_size(path), chosen.target_bytes))
+        for number in range(range_count(versions[path].size, chosen.target_bytes))
     ]
     ranges = spark.sparkContext.parallelize(numbers, min(len(numbers), parallelism)).map(walked)
     by_file = ranges.groupByKey(min(len(wanted), parallelism))
     many = by_file.map(lambda of_file: (of_file[0], stored(of_file[1], of_file[0]))).collect()
     for file, manifest in many:
         if manifest is not None:
-            _keep(wanted[file], chosen, manifest)
+            _keep(wanted[file], versions[wanted[file]], chosen, manifest)
     _remove_old(chosen.manifest_folder)
     return len(many)
 
@@ -119,19 +122,22 @@ def _readable(make: Callable[..., _Made], *arguments: object) -> _Made | None:
         return None
 
 
-def parts_of(file: str, options: UmpcapOptions) -> list[CapturePart]:
-    """Return the parts of a file: its kept splits if there are any, otherwise it is split now."""
-    if is_remote(file):
+def parts_of(file: str, options: UmpcapOptions, version: Version | None = None) -> list[CapturePart]:
+    """Return the parts of a file: its kept splits if there are any, otherwise it is split now.
+
+    A remote file, whose `version` is known from a listing, is then one part, because the driver would have to fetch it.
+    """
+    version = version or _version(file)
+    if not _is_large(file, version, options):
+        return [CapturePart(_whole(file, options), size_bytes=version.size)]
+    splits = _kept(file, version, options)
+    if splits is None and is_remote(file):
         return [CapturePart(_whole(file, options), size_bytes=options.target_bytes)]
-    size = _size(file)
-    if not _is_large(file, options.target_bytes):
-        return [CapturePart(_whole(file, options), size_bytes=size)]
-    splits = _kept(file, options)
     if splits is None:
         splits = _split(file, options)
-        _keep(file, options, _stored(splits))
+        _keep(file, version, options, _stored(splits))
         _remove_old(options.manifest_folder)
-    return [CapturePart(one, size_bytes=(one.end or size) - one.start) for one in splits]
+    return [CapturePart(one, size_bytes=(one.end or version.size) - one.start) for one in splits]
 
 
 def _whole(file: str, options: UmpcapOptions) -> Split:
@@ -142,33 +148,33 @@ def _split(file: str, options: UmpcapOptions) -> list[Split]:
     return split(file, options.target_bytes, options.ports, hardware_times=options.hardware_times)
 
 
-def _size(file: str) -> int:
+def _version(file: str) -> Version:
     with suppress(OSError):
-        return Path(file).stat().st_size
+        return version_of(file)
     # The read reports a file that was removed.
-    return 0
+    return Version(0, 0)
 
 
-def _is_large(file: str, target_bytes: int) -> bool:
-    return not is_remote(file) and _size(file) > target_bytes
+def _is_large(file: str, version: Version, options: UmpcapOptions) -> bool:
+    return version.size > options.target_bytes and not is_compressed_name(file)
 
 
-def _path(file: str, options: UmpcapOptions) -> Path:
-    found = Path(file).stat()
-    version = (file, found.st_size, found.st_mtime_ns, metadata.version("umstack"), _STATE_BYTES)
-    key = repr((*version, options.target_bytes, options.ports.tcp, options.hardware_times))
+def _path(file: str, version: Version, options: UmpcapOptions) -> Path:
+    named = (shown(file), *version, metadata.version("umstack"), _STATE_BYTES)
+    key = repr((*named, options.target_bytes, options.ports.tcp, options.hardware_times))
     return options.manifest_folder / (hashlib.sha256(key.encode()).hexdigest()[:32] + _SUFFIX)
 
 
-def _kept(file: str, options: UmpcapOptions) -> list[Split] | None:
+def _kept(file: str, version: Version, options: UmpcapOptions) -> list[Split] | None:
     with suppress(OSError):
-        path = _path(file, options)
+        path = _path(file, version, options)
         content = path.read_bytes()
         if content[:_DIGEST_BYTES] != _digest(content[_DIGEST_BYTES:]):
             _LOG.warning("%s is damaged: the splits of %s are found again", path, file)
             return None
         os.utime(path)
-        return [_loaded(row) for row in from_ipc(content[_DIGEST_BYTES:]).to_pylist()]
+        # The parameters of a URI may be others today.
+        return [replace(_loaded(row), path=file) for row in from_ipc(content[_DIGEST_BYTES:]).to_pylist()]
     return None
 
 
@@ -182,13 +188,15 @@ def _loaded(row: dict[str, Any]) -> Split:
 
 
 def _stored(splits: list[Split]) -> bytes:
-    return ipc(pa.Table.from_pylist([asdict(one) for one in splits], schema=_SPLITS))
+    # Manifests contain no keys.
+    rows = [{**asdict(one), "path": shown(one.path)} for one in splits]
+    return ipc(pa.Table.from_pylist(rows, schema=_SPLITS))
 
 
-def _keep(file: str, options: UmpcapOptions, stored: bytes) -> None:
+def _keep(file: str, version: Version, options: UmpcapOptions, stored: bytes) -> None:
     """Write a manifest, atomically: several drivers may write the same one."""
     try:
-        path = _path(file, options)
+        path = _path(file, version, options)
         path.parent.mkdir(parents=True, exist_ok=True)
         written = path.with_suffix(f".{os.getpid()}")
         written.write_bytes(_digest(stored) + stored)

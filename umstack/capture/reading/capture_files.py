@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from umstack.capture.reading.container import compression_of
 from umstack.capture.reading.errors import CaptureError
-from umstack.capture.reading.remote import is_remote, remote_files, size_of
+from umstack.capture.reading.remote import Version, is_remote, remote_files, version_of
 
 # Rotation may append a number to the suffix (tcpdump -W), and compression another suffix.
 _CAPTURE_NAME = re.compile(r"\.(?:pcap|pcapng|cap|erf)\d*(?:\.gz|\.zst)?$", re.IGNORECASE)
@@ -45,9 +45,17 @@ def capture_files(paths: Iterable[str]) -> list[str]:
     return sorted(found)
 
 
+def remote_versions(paths: Iterable[str]) -> dict[str, Version]:
+    """Return the remote files among `capture_files`, with their versions, by one listing of each folder."""
+    found: dict[str, Version] = {}
+    for path in filter(is_remote, paths):
+        found |= remote_files(path, _CAPTURE_NAME.search)
+    return found
+
+
 def total_bytes(files: Iterable[str]) -> int:
     """Return the total length of the files."""
-    return sum(size_of(file) if is_remote(file) else Path(file).stat().st_size for file in files)
+    return sum(version_of(file).size for file in files)
 
 
 def _expanded(path: str) -> set[str]:
@@ -67,6 +75,11 @@ def _expanded(path: str) -> set[str]:
 def is_compressed_name(path: str) -> bool:
     """Return true if the name is that of a compressed file."""
     return _COMPRESSED_NAME.search(path) is not None
+
+
+def uncompressed_name(path: str) -> str:
+    """Return a name without the suffix of a compression."""
+    return _COMPRESSED_NAME.sub("", path)
 
 
 def copies(files: Iterable[str]) -> dict[str, str]:
@@ -134,7 +147,7 @@ def _same_content(files: list[str]) -> dict[str, str]:
 
 def _marks(path: str, compression: str | None) -> list[str | int]:
     """Return marks that files of the same content may share: name and length, of which gzip stores 32 bits."""
-    marks: list[str | int] = [_COMPRESSED_NAME.sub("", Path(path).name)]
+    marks: list[str | int] = [uncompressed_name(Path(path).name)]
     with Path(path).open("rb") as file:
         length = file.seek(0, 2)
         if compression is None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from umstack._core import ffi, lib
 from umstack.capture.reading.errors import CaptureError
-from umstack.capture.reading.remote import is_remote, open_remote
+from umstack.capture.reading.remote import is_remote, open_ranged, open_remote
 from umstack.capture.reading.schema import arrow
 from umstack_xdp.closing import Closing
 
@@ -219,6 +219,23 @@ class MappedFile(Window):
             self._map = None
 
 
+def open_window(path: str, compression: str | None, start: int = 0) -> Window:
+    """Open a file at byte `start` of its content; `compression` is the result of `compression_of`."""
+    if compression is not None or is_remote(path):
+        return StreamedFile(path, compression, start)
+    return MappedFile(path, start)
+
+
+def skip(reader: Any, window: Window, until: int) -> int:
+    """Skip records until one starts at or behind byte `until`; return the step of the core that ended this."""
+    while True:
+        at = max(0, until - window.base)
+        step = lib.um_capture_skip(reader, window.data, window.length, at, window.at)
+        window.forget()
+        if step != lib.UM_CAPTURE_INCOMPLETE or not window.more():
+            return int(step)
+
+
 class CountedFile(io.RawIOBase):
     """A local or remote file that counts the bytes read. Remote ones have no position of their own."""
 
@@ -253,8 +270,8 @@ class StreamedFile(Window):
 
     __slots__ = ("_bytes", "_compressed", "_read", "_stream")
 
-    def __init__(self, path: str | Path, compression: str | None) -> None:
-        """Open the file; `compression` is the result of `compression_of`."""
+    def __init__(self, path: str | Path, compression: str | None, start: int = 0) -> None:
+        """Open the file at byte `start` of its content; `compression` is the result of `compression_of`."""
         super().__init__()
         try:
             self._compressed = None if compression is None else CountedFile(path)
@@ -264,7 +281,7 @@ class StreamedFile(Window):
                 self._read = self._stream.read1
             else:
                 self._stream = (
-                    open_remote(str(path))
+                    open_ranged(str(path), start)
                     if self._compressed is None
                     else arrow().CompressedInputStream(self._compressed, compression)
                 )
@@ -273,6 +290,15 @@ class StreamedFile(Window):
             raise cannot_open(path, error) from error
         self._bytes = bytearray(WINDOW_BYTES)
         self.data = ffi.from_buffer("uint8_t[]", self._bytes)
+        if compression is None:
+            self.base = start
+        else:
+            self._skip_to(start)
+
+    def _skip_to(self, start: int) -> None:
+        """Inflate and discard what is before `start`."""
+        while self.position < start and self.more():
+            self.at[0] = min(start - self.base, self.length)
 
     def more(self) -> bool:
         """Read as much as fits after the unread bytes; double the window if one record fills it."""

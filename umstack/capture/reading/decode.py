@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from umstack._core import ffi, lib
-from umstack.capture.reading.container import MappedFile, StreamedFile, Window, compression_of, interfaces_of
+from umstack.capture.reading.container import Window, compression_of, interfaces_of, open_window
 from umstack.capture.reading.notes import COUNT, SNAP_LENGTH, CaptureNotes, NoteKind, not_a_capture, reserved
 from umstack.capture.reading.ports import CapturePorts
-from umstack.capture.reading.remote import is_remote, shown
+from umstack.capture.reading.remote import shown
 from umstack.capture.reading.rows import ROWS_DEFAULT, PacketRows
 from umstack.capture.reading.schema import arrow, schema
 from umstack.capture.reading.split import Split
@@ -88,14 +88,6 @@ def _options(ports: CapturePorts, only_ours: bool, selection: Selection) -> Any:
     return options
 
 
-def _open(part: Split, compression: str | None) -> Window:
-    return (
-        StreamedFile(part.path, compression)
-        if compression or is_remote(part.path)
-        else MappedFile(part.path, part.start)
-    )
-
-
 def _batches(
     part: Split, reader: Any, options: Any, batch_rows: int, notes: CaptureNotes, tally: Tally | None
 ) -> Iterator[pyarrow.RecordBatch]:
@@ -107,7 +99,7 @@ def _batches(
     # One array of the file's name; every batch uses a slice as long as its rows.
     names: Any = None
     fragments = ffi.addressof(reader, "fragments")
-    with _open(part, notes.compression) as window:
+    with open_window(part.path, notes.compression, part.start) as window:
         try:
             step, rows = lib.UM_CAPTURE_FULL, PacketRows(batch_rows)
             while step == lib.UM_CAPTURE_FULL:
@@ -138,8 +130,9 @@ def _batches(
 def _fill(rows: PacketRows, reader: Any, options: Any, window: Window, until: int) -> int:
     """Decode until the rows are full or the file ends, across windows."""
     while True:
+        end = max(0, until - window.base)
         step = lib.um_packet_rows_decode(
-            reader, rows.core, options, window.data, window.length, window.base, until, window.at
+            reader, rows.core, options, window.data, window.length, window.base, end, window.at
         )
         if step != lib.UM_CAPTURE_INCOMPLETE or not window.more():
             return int(step)

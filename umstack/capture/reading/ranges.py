@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from umstack._core import ffi, lib
-from umstack.capture.reading.container import MappedFile
+from umstack.capture.reading.container import compression_of, open_window, skip
 from umstack.capture.reading.ports import CapturePorts
+from umstack.capture.reading.remote import version_of
 from umstack.capture.reading.split import Split, walk
 
 _HEAD_BYTES = 1 << 20
@@ -50,18 +50,20 @@ def walked_range(begun: Split, number: int, range_bytes: int, ports: CapturePort
     Raises:
         CaptureError: The file cannot be read.
     """
+    if compression_of(begun.path) is not None:
+        return None
     place = begun
     if number > 0:
         head = walk(begun, min(_HEAD_BYTES, range_bytes), ports).place
         place = replace(head, start=number * range_bytes, copies=b"", streams=b"", fragments=b"")
     reader = place.new_reader(ports)
-    with MappedFile(place.path, place.start) as file:
-        if file.length <= place.start:
+    with open_window(place.path, None, place.start) as file:
+        if file.remaining <= 0 and not file.more():
             return None
         if number > 0 and not lib.um_capture_find(reader, file.data, file.length, file.at):
             return None
         place = replace(place, start=file.position)
-        step = lib.um_capture_skip(reader, file.data, file.length, (number + 1) * range_bytes, file.at)
+        step = skip(reader, file, (number + 1) * range_bytes)
         ended = Split.behind(place.path, file.position, reader)
     is_exact = number == 0 or lib.um_copies_is_settled(ffi.addressof(reader, "copies"))
     return WalkedRange(place, ended) if step == lib.UM_CAPTURE_ENDED and is_exact else None
@@ -84,7 +86,9 @@ def joined(
     Raises:
         CaptureError: The file cannot be read.
     """
-    length, place = Path(begun.path).stat().st_size, begun
+    if compression_of(begun.path) is not None:
+        return [begun]
+    length, place = version_of(begun.path).size, begun
     found: list[Split] = []
     for number in range(range_count(length, range_bytes) - 1):
         until = (number + 1) * range_bytes

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import posixpath
 from fnmatch import fnmatchcase
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from umstack.capture.reading.errors import CaptureError
 from umstack.capture.reading.schema import arrow
 
 _BUFFER_BYTES = 1 << 20
+_RANGE_BYTES = 4 << 20
 _GLOB = frozenset("*?[")
 
 
@@ -32,21 +34,37 @@ def shown(path: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
-def remote_files(uri: str, is_capture: Any) -> list[str]:
+class Version(NamedTuple):
+    """The version of a file: another one has another length or time of change."""
+
+    size: int
+    changed_ns: int
+
+
+def remote_files(uri: str, is_capture: Any) -> dict[str, Version]:
     """Return the URIs of the files that a URI names: the file itself, or those in a folder or matching a glob in its
     last part, recursively, whose names satisfy `is_capture`."""
     last = posixpath.basename(urlsplit(uri).path)
     if _GLOB & set(last):
         folder = with_path(uri, posixpath.dirname(urlsplit(uri).path))
-        return [found for found in _below(folder, recursive=False) if fnmatchcase(_name(found), last)]
-    if _info(uri).is_file:
-        return [uri]
-    return [found for found in _below(uri, recursive=True) if is_capture(_name(found))]
+        listed = _below(folder, recursive=False)
+        return {found: one for found, one in listed.items() if fnmatchcase(_name(found), last)}
+    info = _info(uri)
+    if info.is_file:
+        return {uri: _version(info)}
+    return {found: one for found, one in _below(uri, recursive=True).items() if is_capture(_name(found))}
 
 
-def size_of(uri: str) -> int:
-    """Return the length of a file."""
-    return int(_info(uri).size)
+def version_of(path: str) -> Version:
+    """Return the version of a local or remote file."""
+    if is_remote(path):
+        return _version(_info(path))
+    found = Path(path).stat()
+    return Version(found.st_size, found.st_mtime_ns)
+
+
+def _version(info: Any) -> Version:
+    return Version(int(info.size), int(info.mtime_ns or 0))
 
 
 def open_remote(uri: str) -> Any:
@@ -54,6 +72,17 @@ def open_remote(uri: str) -> Any:
     filesystem, path = filesystem_of(uri)
     try:
         return filesystem.open_input_stream(path, compression=None, buffer_size=_BUFFER_BYTES)
+    except OSError as error:
+        raise _unreachable(uri, error) from error
+
+
+def open_ranged(uri: str, start: int) -> Any:
+    """Open a file as a stream from a byte on. Only the bytes that are read are fetched, by ranges."""
+    filesystem, path = filesystem_of(uri)
+    try:
+        file = filesystem.open_input_file(path)
+        file.seek(min(start, file.size()))
+        return arrow().BufferedInputStream(file, _RANGE_BYTES)
     except OSError as error:
         raise _unreachable(uri, error) from error
 
@@ -92,7 +121,7 @@ def _info(uri: str) -> Any:
     return info
 
 
-def _below(uri: str, *, recursive: bool) -> list[str]:
+def _below(uri: str, *, recursive: bool) -> dict[str, Version]:
     from pyarrow.fs import FileSelector
 
     filesystem, path = filesystem_of(uri)
@@ -101,7 +130,8 @@ def _below(uri: str, *, recursive: bool) -> list[str]:
     except OSError as error:
         raise _unreachable(uri, error) from error
     base = urlsplit(uri).path.rstrip("/")
-    return sorted(with_path(uri, base + one.path[len(path.rstrip("/")) :]) for one in found if one.is_file)
+    start = len(path.rstrip("/"))
+    return {with_path(uri, base + one.path[start:]): _version(one) for one in found if one.is_file}
 
 
 def _unreachable(uri: str, error: Exception) -> CaptureError:

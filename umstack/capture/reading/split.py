@@ -18,6 +18,8 @@ from umstack.capture.reading.container import (
     hold_fragments,
     interfaces_of,
     new_reader,
+    open_window,
+    skip,
     stored_copies,
     stored_fragments,
     stored_streams,
@@ -124,11 +126,13 @@ def split(
 
 
 class Walk(NamedTuple):
-    """The end of a walk along a file, its reason, and the file's length."""
+    """The end of a walk along a file, its reason, and the length of the file's content as far as it was read."""
 
     place: Split
     step: int
     length: int
+    problem: str | None = None
+    """The reason why a compressed file ended early."""
 
 
 def walk(place: Split, until: int, ports: CapturePorts | None = None) -> Walk:
@@ -137,12 +141,12 @@ def walk(place: Split, until: int, ports: CapturePorts | None = None) -> Walk:
     The resulting place contains the interfaces, TCP streams and IP fragments that later packets refer to.
     """
     reader = place.new_reader(ports)
-    with MappedFile(place.path, place.start) as file:
-        if file.length <= place.start:
-            return Walk(place, lib.UM_CAPTURE_ENDED, file.length)
-        step = lib.um_capture_skip(reader, file.data, file.length, until, file.at)
-        position, length = file.position, file.length
-    return Walk(Split.behind(place.path, position, reader), step, length)
+    with open_window(place.path, compression_of(place.path), place.start) as file:
+        if file.remaining <= 0 and not file.more():
+            return Walk(place, lib.UM_CAPTURE_ENDED, file.base + file.length, file.problem)
+        step = skip(reader, file, until)
+        position, length, problem = file.position, file.base + file.length, file.problem
+    return Walk(Split.behind(place.path, position, reader), step, length, problem)
 
 
 def _walk(begun: Split, target_bytes: int, ports: CapturePorts | None) -> Iterator[Split]:
