@@ -123,7 +123,7 @@ def test_a_read_works_if_splits_cannot_be_kept(tmp_path: Path, caplog: pytest.Lo
 
 
 def test_a_damaged_manifest_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The log names it; the splits are found again and kept."""
+    """The log names it; the file is split again."""
     folder, kept = tmp_path / "captures", tmp_path / "kept"
     captures(folder, MANY)
     wanted = positions(reader_of(folder, manifestFolder=str(kept)))

@@ -170,7 +170,7 @@ def _kept(file: str, version: Version, options: UmpcapOptions) -> list[Split] | 
         path = _path(file, version, options)
         content = path.read_bytes()
         if content[:_DIGEST_BYTES] != _digest(content[_DIGEST_BYTES:]):
-            _LOG.warning("%s is damaged: the splits of %s are found again", path, file)
+            _LOG.warning("%s is damaged: splitting %s again", path, file)
             return None
         os.utime(path)
         # The parameters of a URI may be others today.
