@@ -19,7 +19,7 @@ import umstack_xdp as xdp
 from umstack._core import lib
 from umstack._engine.engine import Engine
 from umstack._engine.interface_follower import InterfaceFollower
-from umstack._engine.link import rings_of_others
+from umstack._engine.link import why_others_take_groups
 from umstack._engine.source_events import log_receiver_events
 from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.transport_address import TransportAddress
@@ -237,12 +237,12 @@ class Context(AsyncClosing):
 
     def _warn_occupied(self, interface: xdp.Interface) -> None:
         needs_sockets = self._engine.link.kind == "socket" and self._driver is None
-        rings = rings_of_others(interface) if needs_sockets else None
-        if rings is None:
+        why = why_others_take_groups(interface) if needs_sockets else None
+        if why is None:
             return
         text = (
-            f"{interface.name} is used by rings of another context: {rings}; the groups it receives do not reach this "
-            "context, which is on sockets: use another interface, or link=socket in both"
+            f"{interface.name} {why}: run `umstack driver {interface.name}` and open both contexts with driver='auto', "
+            "or use another interface, or link=socket in both"
         )
         self._warn_of_link(text, interface, OccupiedInterfaceWarning)
 

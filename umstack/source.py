@@ -59,7 +59,7 @@ _BATCH_FLAGS = {
     "complete": lib.UM_SEND_START_BATCH | lib.UM_SEND_END_BATCH,
 }
 _OVER_RINGS = (
-    "start a receiver of the topic on another host: what leaves over rings does not reach receivers on this one, "
+    "start a receiver of the topic in another process: datagrams of rings do not reach receivers of the same context, "
     "for which link=socket is right"
 )
 _SILENT_RECEIVERS = (

@@ -367,6 +367,22 @@ class RingSet(Closing):
         """
         binding().lib.um_xsk_rings_learn_address(self._handle)
 
+    def send_by_socket(self, is_by_socket: bool) -> None:
+        """Send through the kernel's sockets from now on, or through the rings again. Any thread.
+
+        Frames of a ring leave the host and do not reach its own receivers; datagrams of a socket do both.
+
+        Args:
+            is_by_socket: True: through the sockets.
+
+        Example:
+            ```python
+            with xdp.RingSet("eth0", xdp.RingMode.COPY) as rings:
+                rings.send_by_socket(True)
+            ```
+        """
+        binding().lib.um_xsk_rings_send_by_socket(self._handle, is_by_socket)
+
     def received(self) -> dict[int, int]:
         """Return the number of datagrams received per queue.
 

@@ -35,6 +35,9 @@ const char *um_xsk_rings_failed_step(const um_xsk_rings *rings);
 um_rings *um_xsk_rings_base(um_xsk_rings *rings);
 /* Reads the interface's Ethernet address again, for datagrams sent from now on. 0 or a negative errno. Any thread. */
 int um_xsk_rings_learn_address(um_xsk_rings *rings);
+/* Sends datagrams through the sockets of their sessions from now on, so that they reach receivers on this host, or
+ * through the rings again. Any thread. */
+void um_xsk_rings_send_by_socket(um_xsk_rings *rings, bool is_by_socket);
 void um_xsk_rings_facts(const um_xsk_rings *rings, um_xsk_facts *facts);
 /* The descriptor of the socket on queue first_queue + index. The ring set owns it. */
 int um_xsk_rings_socket(const um_xsk_rings *rings, uint32_t index);

@@ -177,10 +177,18 @@ static int send_datagrams(um_link *base, um_address to, const um_tx *batch, uint
 {
     um_xsk_link *link = (um_xsk_link *)base;
     um_xsk_queue *queue = &link->rings->queues[link->queue];
+    um_link *otherwise = link->sender.otherwise;
+    if (atomic_load_explicit(&link->rings->sends_by_socket, memory_order_relaxed))
+        return otherwise->ops->send(otherwise, to, batch, count); /* which leaves borrowed frames to the borrower */
     um_lock_acquire(&queue->send_lock);
     int result = send_locked(link, to, batch, count);
     um_lock_release(&queue->send_lock);
     return result;
+}
+
+void um_xsk_rings_send_by_socket(um_xsk_rings *rings, bool is_by_socket)
+{
+    atomic_store_explicit(&rings->sends_by_socket, is_by_socket, memory_order_relaxed);
 }
 
 static int send_oversize(um_link *base, um_address to, const um_tx *datagram)

@@ -36,11 +36,12 @@ struct um_xsk_rings {
     size_t area_bytes;
     uint8_t *bookkeeping; /* each queue's assembly buffer and lists */
     size_t bookkeeping_bytes;
-    int nic_clock_fd;       /* -1: none */
-    int nic_clock_error;    /* of opening the clock, or of the last reading */
-    int64_t nic_clock_ns;   /* when the clock was last read; context lock */
-    int64_t wall_offset_ns; /* how far the wall clock is ahead of the timers' clock; context lock */
-    uint32_t turn;          /* the queue from which the next receive call starts; context lock */
+    int nic_clock_fd;             /* -1: none */
+    int nic_clock_error;          /* of opening the clock, or of the last reading */
+    int64_t nic_clock_ns;         /* when the clock was last read; context lock */
+    int64_t wall_offset_ns;       /* how far the wall clock is ahead of the timers' clock; context lock */
+    uint32_t turn;                /* the queue from which the next receive call starts; context lock */
+    _Atomic bool sends_by_socket; /* datagrams leave through the sockets of their sessions */
     _Atomic uint32_t link_count;
     _Atomic uint32_t next_queue; /* the queue for the next sending session */
     um_xsk_queue queues[UM_RINGS_DESCRIPTORS_MAX];

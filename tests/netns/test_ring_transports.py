@@ -8,8 +8,8 @@ import warnings
 import pytest
 
 from tests.netns.contexts import Member, members, numbered
-from tests.waiting import collect
-from umstack import NotConnected, OccupiedInterfaceWarning
+from tests.waiting import collect, wait_for
+from umstack import NotConnected, OccupiedInterfaceWarning, Receiver, Source
 from umstack.lab import Lab
 from umstack_xdp.xsk import unavailable
 
@@ -43,9 +43,7 @@ def test_a_context_on_rings_receives_over_tcp_beside_its_groups(shared_lab: Lab)
 
 @pytest.mark.parametrize("link", ["auto", "socket"])
 def test_a_context_on_sockets_beside_rings_warns_by_name(shared_lab: Lab, link: str) -> None:
-    """Groups that another context receives over rings do not reach sockets, so the warning names program and
-    process.
-    """
+    """Groups that both receive leave the rings, which costs the bypass, so the warning names program and process."""
     host = shared_lab.hosts[0]
     named = rf"{host.interface} .*steering.*\({os.getpid()}\)"
     with members(host, **RINGS), pytest.warns(OccupiedInterfaceWarning, match=named):
@@ -55,7 +53,7 @@ def test_a_context_on_sockets_beside_rings_warns_by_name(shared_lab: Lab, link: 
         Member(host, link=link).context.close()
 
 
-def test_a_source_over_rings_reports_that_its_own_host_is_not_reached(shared_lab: Lab) -> None:
+def test_a_source_over_rings_reports_that_its_own_context_is_not_reached(shared_lab: Lab) -> None:
     """The README's ten lines run over rings: waiting for a receiver on the same host warns that it cannot be
     reached.
     """
@@ -63,6 +61,48 @@ def test_a_source_over_rings_reports_that_its_own_host_is_not_reached(shared_lab
         members(shared_lab.hosts[0], **RINGS) as (alone,),
         alone.receiver("here") as _,
         alone.source("here") as source,
-        pytest.raises(NotConnected, match="does not reach receivers on this one"),
+        pytest.raises(NotConnected, match="do not reach receivers of the same context"),
     ):
         source.wait_connected(timeout=0.5)
+
+
+def test_a_context_on_sockets_beside_rings_receives_everything(shared_lab: Lab) -> None:
+    """Groups that both receive pass through the kernel: from the wire, and from the context on rings. Once the context
+    on sockets has gone, the rings take them again.
+    """
+    here, there, _ = shared_lab.hosts
+
+    def is_shared() -> bool:
+        return bool(owner.context.stats()["rings"]["shared_groups"])
+
+    def exchange(source: Source, name: bytes, *receivers: Receiver) -> None:
+        messages = [b"%s %d" % (name, i) for i in range(200)]
+        source.send_many(messages, flush=True)
+        for receiver in receivers:
+            found: list[bytes] = []
+            while len(found) < len(messages):
+                (message,) = collect(receiver, 1, 10)
+                found += [message.data] if message.data.startswith(name) else []
+            assert found == messages
+
+    with (
+        members(here, **RINGS) as (owner,),
+        members(there, link="socket") as (far,),
+        owner.receiver("shared") as first,
+        far.source("shared") as remote,
+        owner.source("shared") as local,
+    ):
+        remote.wait_connected(1, 10)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", OccupiedInterfaceWarning)
+            beside = Member(here, link="socket")
+        with beside.context, beside.receiver("shared") as second:
+            wait_for(is_shared, "the rings to leave the group to the kernel")
+            remote.wait_connected(2, 10)
+            exchange(remote, b"remote", first, second)
+            local.wait_connected(1, 10)
+            exchange(local, b"local", second)
+        wait_for(lambda: not is_shared(), "the rings to take the group again")
+        before = owner.link("ring_kernel_path")
+        exchange(remote, b"later", first)
+        assert owner.link("ring_kernel_path") == before

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from umstack._engine.core_context import CoreContext
 from umstack._engine.dispatch import Dispatch, DispatchThreads, DonatedDispatch
 from umstack._engine.duty_cycle import DutyCycle
 from umstack._engine.endpoint import Endpoint
+from umstack._engine.group_members import members_of_groups
 from umstack._engine.host_identity import host_id
 from umstack._engine.interface_changes import interface_change_number
 from umstack._engine.keyring import Keyring
@@ -320,11 +322,22 @@ class Engine:
         return ended
 
     def steer(self, *coming: Group) -> None:
-        """Steer the groups that are joined, or about to be, into the rings. Does nothing without rings."""
-        if self.link.kind == "xdp":
-            groups = ffi.new("um_address[]", _GROUPS_MAX)
-            joined = groups[0 : lib.um_context_groups(self.core.handle, groups, _GROUPS_MAX)]
-            self.link.steer([*((ip_text(one.ip), one.port) for one in joined), *coming])
+        """Steer the groups that are joined, or about to be, into the rings. Does nothing without rings.
+
+        Groups that other sockets of this host have joined are left to the kernel, which serves both.
+        """
+        if self.link.kind != "xdp":
+            return
+        # Read before our groups, so that a group that is joined meanwhile does not count as joined by others.
+        members = members_of_groups(self.core.interface.name)
+        groups = ffi.new("um_address[]", _GROUPS_MAX)
+        count = lib.um_context_groups(self.core.handle, groups, _GROUPS_MAX)
+        joined = [(ip_text(one.ip), one.port) for one in groups[0:count]]
+        of_others = members - Counter(group for group, _ in joined)
+        sent_to = {
+            one.address.group for one in self.sessions.sessions if isinstance(one.address, LbtrmAddress)
+        }
+        self.link.steer([*joined, *coming], set(of_others), sent_to)
 
     # Waiting and sequential mode
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,17 @@ class LinkStep:
 class DataLink:
     """The link of a context, and the steps that chose it. It is closed after its context."""
 
-    __slots__ = ("_bond", "_changing", "_groups", "_members", "_opened", "_steered", "mode", "steps")
+    __slots__ = (
+        "_bond",
+        "_changing",
+        "_groups",
+        "_members",
+        "_opened",
+        "_steered",
+        "mode",
+        "shared_groups",
+        "steps",
+    )
 
     def __init__(self, steps: Sequence[LinkStep], opened: Sequence[OpenedRings] = ()) -> None:
         """Take ownership of rings on one NIC or on the members of a bond. The last step is the mode in effect."""
@@ -81,6 +91,8 @@ class DataLink:
         self._groups: set[Group] = set()
         self._steered: dict[str, set[Group]] = {}
         """The groups steered on each NIC, by its name."""
+        self.shared_groups: set[str] = set()
+        """Groups of this context that other sockets of the host have joined, so that the kernel serves all of them."""
         self._changing = threading.Lock()
         self._bond: BondedRings | None = None
         self._members: set[str] = set()
@@ -126,11 +138,38 @@ class DataLink:
             self.close()
             raise
 
-    def steer(self, groups: Iterable[Group]) -> None:
-        """Steer exactly these groups into the rings. The kernel receives the rest. Any thread may call it."""
+    def steer(self, groups: Iterable[Group], of_others: Collection[str], sent_to: Collection[str]) -> None:
+        """Steer these groups into the rings, except those that others on this host have joined. Any thread.
+
+        The kernel receives the rest. If others have joined one of the groups `sent_to`, datagrams leave through
+        sockets, because frames of a ring do not reach receivers of their host.
+        """
+        wanted = set(groups)
+        shared = {
+            address for address in of_others if address in sent_to or any(address == one for one, _ in wanted)
+        }
         with self._changing:
-            self._groups = set(groups)
+            self._groups = {group for group in wanted if group[0] not in shared}
             self._steer()
+            if shared != self.shared_groups:
+                self._share(shared, not shared.isdisjoint(sent_to))
+
+    def _share(self, shared: set[str], is_by_socket: bool) -> None:
+        """Log a change of the groups that this context has in common with others, and send so that they receive."""
+        former, self.shared_groups = self.shared_groups, shared
+        for one in self._opened:
+            one.ring_set.send_by_socket(is_by_socket)
+        name = self._opened[0].ring_set.place.interface.name if self._opened else ""
+        if added := sorted(shared - former):
+            _log.warning(
+                "%s: others on this host receive %s, too: the kernel serves them, and the rings do not; "
+                "`umstack driver %s` serves all over rings",
+                name,
+                ", ".join(added),
+                name,
+            )
+        if gone := sorted(former - shared):
+            _log.info("%s: %s left to the rings again", name, ", ".join(gone))
 
     def _steer(self) -> None:
         """Apply `_groups` to every NIC, and no group to a NIC that left the bond."""
@@ -186,6 +225,7 @@ class DataLink:
                 "devices": devices,
                 "sends_by": devices[0] if self._bond is None else self._bond.sends_by,
                 "vlan": ring_sets[0].place.vlan,
+                "shared_groups": sorted(self.shared_groups),
                 "received_by_queue": [count for one in ring_sets for count in one.received().values()],
                 "program_attached": all(one.attached() for one in steerings),
                 "frame_times": str(steerings[0].frame_times),
@@ -209,11 +249,11 @@ class DataLink:
             self._opened, self._bond = (), None
 
 
-def rings_of_others(interface: xdp.Interface) -> str | None:
-    """Describe the program that may withhold groups from this host's sockets. None if there is no such program.
+def why_others_take_groups(interface: xdp.Interface) -> str | None:
+    """Describe the program that takes datagrams before this host's sockets, and the consequence. None if there is none.
 
-    Groups that another process receives over rings never reach the kernel, so a context on sockets receives none of
-    their datagrams. Nothing is assumed about an XDP program of another product. Takes microseconds without a program.
+    A context with rings leaves to the kernel what others join (DataLink.steer); nothing is known of other products'
+    programs. Takes microseconds without a program.
     """
     with contextlib.suppress(XdpError):
         devices = [interface]
@@ -221,12 +261,15 @@ def rings_of_others(interface: xdp.Interface) -> str | None:
             from umstack_xdp.ring_place import ring_places_now
 
             devices += [place.device for place in ring_places_now(interface)]
-        in_the_way = [
-            str(there)
-            for device in devices
-            if has_program(device)
-            for there in occupants(device)
-            if there.steers is not False
-        ]
-        return "; ".join(in_the_way) or None
-    return "an XDP program of which this process may know nothing"
+        there = [one for device in devices if has_program(device) for one in occupants(device)]
+        in_the_way = [one for one in there if one.steers is not False]
+        if not in_the_way:
+            return None
+        named = "; ".join(map(str, in_the_way))
+        if any(one.steers is None for one in in_the_way):
+            return f"has an XDP program: {named}; groups that it takes do not reach this context"
+        return (
+            f"is used by rings of another context: {named}; groups that both receive leave those rings within a "
+            "second, and the kernel serves both"
+        )
+    return "may have an XDP program of which this process may know nothing, and whose groups do not reach this context"
