@@ -214,8 +214,8 @@ XSK = Module(
         Header("xsk/rings_config.h", names=("UM_XSK_TIMES_BYTES", "um_xsk_mode", "um_xsk_config", "um_xsk_facts")),
         Header("xsk/rings.h", names=(
             "um_xsk_rings_open", "um_xsk_rings_adopt", "um_xsk_rings_close", "um_xsk_rings_failed_step",
-            "um_xsk_rings_base", "um_xsk_rings_learn_address", "um_xsk_rings_send_by_socket", "um_xsk_rings_facts", "um_xsk_rings_socket",
-            "um_xsk_rings_memory", "um_xsk_rings_received",
+            "um_xsk_rings_base", "um_xsk_rings_learn_address", "um_xsk_rings_send_by_socket",
+            "um_xsk_rings_facts", "um_xsk_rings_socket", "um_xsk_rings_memory", "um_xsk_rings_received",
         )),
         Header("xsk/bonded_rings.h", names=(
             "um_bonded_rings_create", "um_bonded_rings_free", "um_bonded_rings_base", "um_bonded_rings_send_by",

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from umstack.cli.doctor_serving import Serving, listening_sockets, serving
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.errors import InterfaceError, PermissionNeeded
 from umstack.foreign_text import displayed
@@ -33,6 +34,8 @@ from umstack_xdp.nic_settings import check
 from umstack_xdp.probe import multicast_interfaces, probe_interface
 from umstack_xdp.stacking import nic_that_sends
 
+_Found = tuple[Facts, str | None, Sequence[Step], Sequence[Reason], Serving]
+
 _THREADED = {0: "in soft interrupts", 1: "in threads", 2: "in threads that never sleep"}
 _EXAMPLES = """\b
 Examples:
@@ -51,6 +54,8 @@ Examples:
 def command(interface: str | None, broker: str, as_json: bool) -> None:
     """Show the capabilities of INTERFACE, the mode that will be used, and how to change it.
 
+    The row `processes` says which of driver, exclusive rings and sockets the processes of the host use, and why.
+
     Without INTERFACE: every interface that carries multicast. The exit status is 0 if at least one of them can be
     used, even if only over sockets.
     """
@@ -60,10 +65,12 @@ def command(interface: str | None, broker: str, as_json: bool) -> None:
     except XdpError as error:
         raise InterfaceError(error.message, hint=error.hint) from error
     contexts, unread = _running_contexts()
-    found = [
-        (facts, used, decide(facts), [*_notes(facts), *_notes_on_sizes(facts, contexts), *unread])
-        for facts, used in probed
-    ]
+    listening = listening_sockets()
+    found: list[_Found] = []
+    for facts, used in probed:
+        steps = decide(facts)
+        notes = [*_notes(facts), *_notes_on_sizes(facts, contexts), *unread]
+        found.append((facts, used, steps, notes, serving(facts, chosen(steps), contexts, listening)))
     if not found:
         raise InterfaceError("no interface is up and carries multicast", hint="ip link set dev NAME up")
     reports = [_report(*one) for one in found]
@@ -92,7 +99,7 @@ def _with_broker(facts: Facts, path: Path) -> tuple[Facts, str | None]:
 
 
 def _report(
-    facts: Facts, broker: str | None, steps: Sequence[Step], notes: Sequence[Reason]
+    facts: Facts, broker: str | None, steps: Sequence[Step], notes: Sequence[Reason], processes: Serving
 ) -> dict[str, Any]:
     mode = chosen(steps)
     return {
@@ -108,12 +115,18 @@ def _report(
         ],
         "notes": [{"problem": note.problem, "remedy": note.remedy} for note in notes],
         "broker": broker,
+        "processes": processes.as_json(),
         "facts": facts.to_json(),
     }
 
 
 def _print(
-    console: Console, facts: Facts, broker: str | None, steps: Sequence[Step], notes: Sequence[Reason]
+    console: Console,
+    facts: Facts,
+    broker: str | None,
+    steps: Sequence[Step],
+    notes: Sequence[Reason],
+    processes: Serving,
 ) -> None:
     mode = chosen(steps)
     console.print(f"[bold]{facts.interface}[/]: " + _outcome(mode))
@@ -122,6 +135,8 @@ def _print(
         table.add_row(f"  {name}", escape(displayed(value)))
     if broker is not None:
         table.add_row("  broker", escape(broker))
+    table.add_row("  processes", escape(displayed(f"{processes.way}: {processes.why}")))
+    table.add_row("", escape(displayed(f"to change it: {processes.remedy}")))
     console.print(table)
     ladder = Table("mode", "verdict", "why not", "how to change it", box=SIMPLE, show_edge=False)
     for step, below in zip(steps, [*steps[1:], None], strict=True):
@@ -283,10 +298,12 @@ def _notes(facts: Facts) -> Iterator[Reason]:
 def _notes_of(facts: Facts) -> Iterator[Reason]:
     attached = facts.attached
     if isinstance(attached, AttachedXdp) and attached.steers is not False:
-        yield Reason(
-            f"groups that {attached.description} steers into rings do not reach sockets on {facts.interface}",
-            "use another interface, or link=socket in all processes",
+        problem = (
+            f"groups that sockets on {facts.interface} receive, too, leave the rings of {attached.description}"
+            if attached.steers
+            else f"groups that {attached.description} takes do not reach sockets on {facts.interface}"
         )
+        yield Reason(problem, f"umstack driver {facts.interface} for all processes, or another interface")
     if facts.is_up and not facts.has_carrier:
         yield Reason(f"{facts.interface} has no carrier", "plug the cable in, or bring the other end up")
     if facts.vlans_above and not isinstance(facts.features, Unknown) and facts.features.get(TAGS_STRIPPED):
