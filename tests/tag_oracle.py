@@ -145,8 +145,8 @@ def key_check(secret: bytes) -> int:
 class RecordStream:
     """One side of a keyed connection: of the request protocol, or of another kind."""
 
-    LABELS = b"umstack request", b"umstack response", b"umstack tcp"
-    REQUESTS, RESPONSES, SESSION = range(3)
+    LABELS = b"umstack request", b"umstack response", b"umstack tcp", b"umstack store"
+    REQUESTS, RESPONSES, SESSION, STORE = range(4)
 
     def __init__(
         self,

@@ -10,7 +10,8 @@ enum { CONNECTION_BYTES_MAX = 1000 };
 
 static const char *const LABELS[] = {[UM_STREAM_REQUESTS] = "umstack request",
                                      [UM_STREAM_RESPONSES] = "umstack response",
-                                     [UM_STREAM_SESSION] = "umstack tcp"};
+                                     [UM_STREAM_SESSION] = "umstack tcp",
+                                     [UM_STREAM_STORE] = "umstack store"};
 static const char CHECK_LABEL[] = "umstack key check";
 enum {
     LABEL_BYTES_MAX = 20,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import struct
@@ -625,6 +626,22 @@ def test_requests_that_are_not_well_formed_end_the_connection(publisher: Context
             while peer.recv(1000):
                 pass
     assert publisher.stats()["context"]["recovery_malformed"] == 4
+
+
+def test_greetings_of_other_kinds_of_connections_are_refused(
+    publisher: Context, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of every kind and of one that does not exist: the connection ends, and no step of the port's thread fails."""
+    publisher.source("port", **RETAINED)
+    port = recovery_server(publisher).endpoint.port
+    for kind in range(5):
+        with socket.create_connection(("127.0.0.1", port)) as peer:
+            peer.settimeout(SECONDS)
+            peer.sendall(bytes.fromhex("0862001cff1880") + bytes([kind]) + bytes(20))
+            with contextlib.suppress(ConnectionResetError):
+                while peer.recv(1000):
+                    pass
+    assert "failed" not in caplog.text
 
 
 def test_a_fetch_that_ends_while_it_takes_held_answers_ends_cleanly(monkeypatch: pytest.MonkeyPatch) -> None:

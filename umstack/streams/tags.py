@@ -50,6 +50,10 @@ class StreamKind(IntEnum):
     REQUESTS = lib.UM_STREAM_REQUESTS
     """Late join and off-transport recovery."""
     RESPONSES = lib.UM_STREAM_RESPONSES
+    SESSION = lib.UM_STREAM_SESSION
+    """LBT-TCP, whose connections are the core's."""
+    STORE = lib.UM_STREAM_STORE
+    """Persistence: a source or receiver connects to a Store."""
 
 
 class Refusal(Enum):
@@ -101,7 +105,7 @@ class Greeting(NamedTuple):
 
     kind: StreamKind
     subject: int
-    """Requests: the topic index; responses: key_check()."""
+    """Requests: the topic index; responses and Stores: key_check()."""
     key_id: int
     is_encrypted: bool
     """True if the payloads of the records are encrypted."""

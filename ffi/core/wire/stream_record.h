@@ -30,12 +30,13 @@ enum um_stream_kind {
     UM_STREAM_REQUESTS = 0,  /* late join and off-transport recovery; a receiver connects to a source's request port */
     UM_STREAM_RESPONSES = 1, /* responses; a responder connects to the requester's request port */
     UM_STREAM_SESSION = 2,   /* LBT-TCP; a receiver connects to the source */
+    UM_STREAM_STORE = 3,     /* persistence; a source or receiver connects to a Store */
     UM_STREAM_KINDS,
 };
 
 typedef struct um_stream_greeting {
     enum um_stream_kind kind;
-    uint32_t subject; /* topic index of the requests; check of the responses' key; id of the session */
+    uint32_t subject; /* topic index of the requests; check of the key of responses and of a Store; id of the session */
     uint8_t key_id;
     bool is_encrypted; /* the payloads of its records are */
 } um_stream_greeting;

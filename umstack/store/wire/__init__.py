@@ -1,7 +1,7 @@
 """The wire of persistence: LBMC control messages of sources, receivers and Stores (docs/wire.md#persistence).
 
 Every message is a dataclass with `encode`, which returns one control message; `decode` returns the dataclass of a
-received one. Over TCP messages follow each other without other framing: `message_bytes` returns the length of the next.
+received one. Over TCP messages follow each other without other framing: `StoreStream` splits and tags them.
 
     client -> Store   Registration, ConsumptionAck, Keepalive, RetransmissionRequests, and messages of type PROACTIVE
     Store -> client   RegistrationResponse, StabilityAck, Keepalive, RetainedRange, and messages of type RECOVERED
@@ -57,6 +57,7 @@ from umstack.store.wire.stores import (
     StoreEntry,
     StoreGroup,
 )
+from umstack.store.wire.stream import StoreStream
 
 __all__ = [
     "CONFIGURATION_MAXIMUM",
@@ -89,6 +90,7 @@ __all__ = [
     "StabilityAck",
     "StoreEntry",
     "StoreGroup",
+    "StoreStream",
     "StoreTerms",
     "decode",
     "message_bytes",

@@ -21,11 +21,11 @@ HEADER_BYTES = 4
 OPTION_HEAD_BYTES = 2
 OPTION_MAXIMUM_BYTES = 255
 MESSAGE_HEADER_BYTES = 12
+MESSAGE_MAXIMUM_BYTES = 0xFFFF
 
 _NONE = 255
 _HEADER = struct.Struct("!BBH")
 _IGNORABLE = 0x80
-_LENGTH_MAXIMUM = 0xFFFF
 
 
 class MalformedMessage(ValueError):
@@ -68,8 +68,8 @@ def encode_chain(options: Sequence[Option]) -> bytes:
             raise ValueError(f"option {kind} has {size} bytes; at most {OPTION_MAXIMUM_BYTES}")
         parts.append(bytes((following, size)) + body)
     length = HEADER_BYTES + sum(map(len, parts))
-    if length > _LENGTH_MAXIMUM:
-        raise ValueError(f"a control message of {length} bytes; at most {_LENGTH_MAXIMUM}")
+    if length > MESSAGE_MAXIMUM_BYTES:
+        raise ValueError(f"a control message of {length} bytes; at most {MESSAGE_MAXIMUM_BYTES}")
     parts[0] = _HEADER.pack(CONTROL, kinds[0], length)
     return b"".join(parts)
 
@@ -160,6 +160,7 @@ __all__ = [
     "HEADER_BYTES",
     "MESSAGE",
     "MESSAGE_HEADER_BYTES",
+    "MESSAGE_MAXIMUM_BYTES",
     "PROACTIVE",
     "RECOVERED",
     "MalformedMessage",
