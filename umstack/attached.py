@@ -326,12 +326,11 @@ class AttachedReceiver(Receiver):
     # ---- what the driver sends, and its end; on the client's thread ----
 
     def on_announced(self, fields: Mapping[str, Any]) -> bool:
-        """Attach to the log of a source, once an earlier driver's log of it has been read to its end."""
-        name = text_of(fields, "name")
-        if self._subscription.awaits_end(name):
-            return False
-        log = log_of(fields)
+        """Attach to the log of a source, once its former log has been read to its end."""
+        name, log = text_of(fields, "name"), log_of(fields)
         address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
+        if (current := self._subscription.log_of(name)) is not None:
+            return current == address
         try:
             self._engine.map_shared_log(self._subscription, address, log.topic_index, log.key, name)
         except UmError as error:
@@ -339,7 +338,7 @@ class AttachedReceiver(Receiver):
         return True
 
     def on_driver_lost(self) -> None:
-        """Report it, and keep the positions of the sources."""
+        """Report it."""
         self._subscription.report_driver_lost()
 
     def on_driver_back(self, answer: Mapping[str, Any]) -> None:

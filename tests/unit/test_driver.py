@@ -41,6 +41,7 @@ from umstack import (
     NotConnected,
     OptionError,
     Request,
+    Source,
 )
 from umstack._core import lib
 from umstack._engine.host_identity import host_id
@@ -104,6 +105,16 @@ def attach_raw(peer: socket.socket) -> None:
 def rows(messages: list[Message]) -> list[tuple[Any, ...]]:
     """Return what two receivers of a message must agree on."""
     return [(m.data, m.source, m.sequence_number, m.first_sequence_number, m.sent_ns) for m in messages]
+
+
+def send_until_received(source: Source, receiver: Reader) -> None:
+    """Send messages until one is received."""
+
+    def is_received() -> bool:
+        source.send(b"x", flush=True)
+        return bool(receiver.poll(timeout=0.05))
+
+    wait_for(is_received, "a message")
 
 
 def test_two_publishers_and_two_subscribers_need_no_privilege(
@@ -333,6 +344,18 @@ def test_a_closed_receiver_of_the_driver_ends_with_its_last_application(remote: 
             with context.receiver("left"):
                 source.wait_connected(timeout=SECONDS)
             wait_for(lambda: not source.is_connected, "the driver to leave")
+
+
+def test_applications_that_leave_leave_nothing_behind(remote: Context) -> None:
+    """A driver without applications holds the descriptors that it had at first, without a collection of cycles."""
+    with driver() as one, remote.source("come") as source, remote.receiver("go") as receiver:
+        folder = Path(f"/proc/{one.process.pid}/fd")
+        idle = len([*folder.iterdir()])
+        for _ in range(2):
+            with attached(one.path) as context, context.receiver("come") as come, context.source("go") as go:
+                for sender, reader in ((source, come), (go, receiver)):
+                    send_until_received(sender, reader)
+        wait_for(lambda: len([*folder.iterdir()]) == idle, "the driver to close its descriptors")
 
 
 # ---- who may, and how much ----

@@ -17,8 +17,9 @@ from tests.unit.driver_ends import RunningDriver, attached, driver, raw_applicat
 from tests.unit.lbtipc_ends import REFUSED, WELCOME, RawReceiver
 from tests.unit.loopback import OWN_ADDRESSES, open_context
 from tests.waiting import SECONDS, collect, wait_for
-from umstack import Context, EndOfSession, Source
+from umstack import Context, EndOfSession, Event, Message, Source, UnrecoverableLoss
 from umstack import attached as attached_sources
+from umstack._engine import subscription
 from umstack._engine.host_identity import host_id
 from umstack._engine.transport_address import LbtipcAddress
 from umstack.driver import SharedLog
@@ -147,6 +148,49 @@ def test_a_receiver_with_a_wrong_key_ends(running: RunningDriver, remote: Contex
                 assert time.monotonic() < deadline
                 events += receiver.poll(timeout=0.1).events()
             assert source.stats()["connections_refused"] == 1
+
+
+def test_a_source_in_a_second_log_continues_where_the_first_ended(remote: Context) -> None:
+    """Its session with the driver had ended: what the driver missed meanwhile is reported, not skipped."""
+    events: list[Event] = []
+
+    def has(kind: type, count: int) -> bool:
+        events.extend(receiver.poll(timeout=0.05).events())
+        return sum(isinstance(event, kind) for event in events) >= count
+
+    with remote.receiver("elsewhere") as receiver:
+        for log_number, missed in enumerate((0, 8)):
+            with remote.source(f"log{log_number}", transport="lbtipc") as source:
+                source.send_many([b"missed"] * missed, flush=True)
+                log = _log_of(source)
+                address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
+                arguments = receiver._subscription, address, log.topic_index, log.key, "far"
+                wait_for(lambda: receiver._subscription.log_of("far") is None, "the end of the former log")
+                remote._engine.map_shared_log(*arguments)
+                assert receiver._subscription.log_of("far") == address
+                source.wait_connected(timeout=SECONDS)
+                source.send_many([b"taken"] * 5, flush=True)
+                wait_for(lambda n=log_number: has(Message, 5 * (n + 1)), "the messages")
+            wait_for(lambda n=log_number: has(EndOfSession, n + 1), "the end of the log")
+    numbers = [event.sequence_number for event in events if isinstance(event, Message)]
+    lost = [event.sequence_number for event in events if isinstance(event, UnrecoverableLoss)]
+    assert numbers == [*range(5), *range(8, 13)]
+    assert lost == [5, 6, 7]
+
+
+def test_the_positions_of_ended_logs_are_bounded(monkeypatch: pytest.MonkeyPatch, remote: Context) -> None:
+    """The oldest position gives way."""
+    monkeypatch.setattr(subscription, "POSITIONS_MAX", 2)
+    with remote.receiver("elsewhere") as receiver:
+        for name in ("a", "b", "c"):
+            with remote.source(name, transport="lbtipc") as source:
+                log = _log_of(source)
+                address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
+                remote._engine.map_shared_log(receiver._subscription, address, log.topic_index, log.key, name)
+                source.wait_connected(timeout=SECONDS)
+                source.send(b"x", flush=True)
+            wait_for(lambda name=name: receiver._subscription.log_of(name) is None, "the end of the log")
+        assert list(receiver._subscription._positions) == ["b", "c"]
 
 
 def test_the_driver_reads_no_log_for_an_application_without_its_key(running: RunningDriver) -> None:

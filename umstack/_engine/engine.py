@@ -241,7 +241,7 @@ class Engine:
     ) -> None:
         """Map a source that reaches one receiver through a shared log of this host, under the source's name."""
         config = receiver_session_config(address, subscription.options, self.core, log_key=log_key)
-        result = subscription.map(config, topic_index, source)
+        result = subscription.map_log(config, address, topic_index, source)
         if result not in (0, -errno.EEXIST, lib.UM_CLOSED):
             self.core.check(result, f"attaching to the log of {source}")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from umstack.errors import Unsupported
 
@@ -14,10 +15,12 @@ _RECYCLED_TOGETHER = 256
 """Numbers that wait until their rows are read, before the first look for those that need not wait any more."""
 
 
-class RowOwner(Protocol):
-    """The subscription that delivers the rows."""
+@dataclass(slots=True)
+class RowOwner:
+    """The state of the subscription that delivers the rows. It refers to nothing: a reference to the subscription would
+    keep a closed queue, its memory and its descriptor, until the next collection of cycles."""
 
-    closed: bool
+    closed: bool = False
 
 
 class SourceTable:

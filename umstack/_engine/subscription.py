@@ -11,9 +11,13 @@ from umstack._engine.core_address import core_address
 from umstack._engine.core_context import CoreContext
 from umstack._engine.endpoint import Endpoint
 from umstack._engine.queue_memory import QueueMemory
+from umstack._engine.row_sources import RowOwner
+from umstack._engine.transport_address import LbtipcAddress
 from umstack.config import ReceiverOptions
 
 _ENDED_TOGETHER = 64
+POSITIONS_MAX = 1024
+"""Positions kept of sources whose logs ended."""
 
 
 class LateMapping(NamedTuple):
@@ -29,11 +33,11 @@ class Subscription:
     """The memory of a receiver in the core, which writes into its queue. It is freed when nothing refers to it."""
 
     __slots__ = (
+        "_logs",
         "_mapped",
+        "_owner",
         "_positions",
-        "_resumable",
         "_takes_group",
-        "closed",
         "handle",
         "options",
         "queue",
@@ -49,13 +53,15 @@ class Subscription:
         takes_group: Callable[[str], bool] | None,
     ) -> None:
         """Open it. `takes_group` gets a source's multicast group and returns whether to receive that source."""
-        self.closed = True
+        self._owner = RowOwner(closed=True)
         self.topic = topic
         self.options = options
         self._takes_group = takes_group
         self._mapped: set[str] = set()
-        self._resumable: set[str] = set()
+        self._logs: dict[str, LbtipcAddress] = {}
+        """By source, the log of a driver from which it is received."""
         self._positions: dict[str, int] = {}
+        """Of sources whose log ended, the position at which each is resumed when it is mapped again."""
         self.queue = queue
         """The queue of the receiver, or the event queue that it delivers into."""
         self.handle: Any = None
@@ -72,7 +78,12 @@ class Subscription:
         handle = ffi.new("um_subscription **")
         core.check(lib.um_subscription_open(queue.handle, config, handle), f"receiver {topic!r}")
         self.handle = handle[0]
-        self.closed = False
+        self._owner.closed = False
+
+    @property
+    def closed(self) -> bool:
+        """True before it is open in the core, and after close()."""
+        return self._owner.closed
 
     def wants(self, topic: str, group: str | None) -> bool:
         """Return true if it receives sources of this topic, on this multicast group if there is one."""
@@ -86,22 +97,27 @@ class Subscription:
             self.queue.report_no_source(self.topic, queries)
 
     def report_driver_lost(self) -> None:
-        """Report that the driver through which the topic was received has ended.
+        """Report that the driver through which the topic was received has ended."""
+        if not self.closed:
+            self.queue.report_driver_lost(self.topic)
 
-        The positions at which its sources end, or have just ended, are kept from now on: each is resumed there when it
-        is mapped again.
-        """
-        if self.closed:
-            return
-        self._positions.clear()
-        self._resumable = self._mapped.copy()
-        self.queue.report_driver_lost(self.topic)
-
-    def awaits_end(self, source: str) -> bool:
-        """Return true if the source, mapped before its driver was lost, has rows to come from that driver."""
+    def log_of(self, source: str) -> LbtipcAddress | None:
+        """Return the log from which the source is received, until its last row is delivered."""
         if not self.closed:
             self.retire_ended()
-        return source in self._resumable
+        return self._logs.get(source)
+
+    def map_log(self, session: Any, log: LbtipcAddress, topic_index: int, source: str) -> int:
+        """Map a source that a driver receives, whose former log has ended. Returns the core's result.
+
+        It is resumed where its last log ended. The driver that wrote that log, or its session with the source, has
+        ended since, so the core does not know that both logs have the same source.
+        """
+        self._logs[source] = log
+        result = self.map(session, topic_index, source)
+        if result != 0:
+            self._logs.pop(source, None)
+        return result
 
     def map(self, session: Any, topic_index: int, source: str) -> int:
         """Map a source, given as the topic index of a session and the source's name. Returns the core's result."""
@@ -142,7 +158,7 @@ class Subscription:
         """Return the number of a source that is about to be mapped; the core may count it before its call returns."""
         self.retire_ended()
         self._mapped.add(source)
-        return self.queue.sources.number(self.topic, source, self)
+        return self.queue.sources.number(self.topic, source, self._owner)
 
     def _note_mapped(self, source: str, number: int, result: int, was_mapped: bool) -> None:
         """Undo _number() for a source that the core did not accept. One that was mapped before keeps its number."""
@@ -158,9 +174,10 @@ class Subscription:
             for one in ended[0:count]:
                 name = self.queue.sources.retire(one.source, one.rows)
                 self._mapped.discard(name)
-                if name in self._resumable and one.has_position:
+                if self._logs.pop(name, None) is not None and one.has_position:
                     self._positions[name] = one.next_sqn
-                self._resumable.discard(name)
+                    if len(self._positions) > POSITIONS_MAX:
+                        del self._positions[next(iter(self._positions))]
 
     def is_mapped(self, source: str) -> bool:
         """Return true if the source is mapped, or ended since the last was mapped. Any thread."""
@@ -182,13 +199,13 @@ class Subscription:
 
     def close(self) -> None:
         """Stop receiving."""
-        self.closed = True
+        self._owner.closed = True
         lib.um_subscription_close(self.handle)
         self.retire_ended()
 
     def disown(self) -> None:
         """Leave the memory alone, in a forked child."""
-        self.closed = True
+        self._owner.closed = True
         self.handle = None
 
     def __del__(self) -> None:

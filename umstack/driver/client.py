@@ -445,6 +445,7 @@ class DriverClient:
                 self._restore()
             except (OSError, DriverError) as error:
                 self._connection.close()
+                self._pending.clear()
                 with self._changed:
                     self.lost = f"the driver has ended, and there is no other: {error}"
                     if self._changed.wait_for(lambda: self._is_closing, _SEARCH_INTERVAL_SECONDS):

@@ -124,3 +124,5 @@ class Relay:
     def close(self) -> None:
         """Free it, after stop(). Its publications may be closed before or after."""
         lib.um_relay_close(self._handle)
+        # The callbacks refer to the owner, which refers to this: the cycle would keep the queue until a collection.
+        del self._on_unknown, self._on_ended
