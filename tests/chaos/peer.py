@@ -26,11 +26,11 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tests.chaos.ledger import Ledger
 from tests.chaos.payloads import HEADER_BYTES, payload
+from tests.chaos.usage import Usage, usage_of
 from umstack import Context, Event, Message, Source, UmError, WouldBlock
 from umstack.reader import Reader
 
@@ -50,21 +50,11 @@ def say(**line: Any) -> None:
         print(json.dumps(line), flush=True)
 
 
-def resident_bytes() -> int:
-    """Return the memory of this process, after returning to the system what is free."""
+def usage() -> Usage:
+    """Return what this process holds, after returning to the system what is free."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
-
-
-def usage() -> dict[str, int]:
-    """Return what this process holds."""
-    memory = resident_bytes()
-    return {
-        "descriptors": sum(1 for _ in Path("/proc/self/fd").iterdir()),
-        "threads": sum(1 for _ in Path("/proc/self/task").iterdir()),
-        "memory_bytes": memory,
-    }
+    return usage_of("self")
 
 
 class Part(ABC):
@@ -194,7 +184,7 @@ class Receiving(Part):
 
 @dataclass(slots=True)
 class Plant:
-    """Planted faults between a receiver and its ledger: every 50th message is dropped, repeated or altered."""
+    """Planted faults between a receiver and its ledger: one message is dropped, one repeated, one altered."""
 
     count: int = 0
 
@@ -203,12 +193,12 @@ class Plant:
         if not isinstance(row, Message):
             return (row,)
         self.count += 1
-        match self.count % 150:
-            case 50:
+        match self.count:
+            case 10:
                 return ()
-            case 100:
+            case 20:
                 return (row, row)
-            case 0:
+            case 30:
                 return (row._replace(data=row.data[:-1] + bytes([row.data[-1] ^ 1])),)
         return (row,)
 

@@ -8,11 +8,14 @@ from typing import Any, get_args
 
 from umstack.lab import PortDirection
 
-HOSTS = 5
+HOSTS = 7
 SERVICE_HOST = 5
 """The host of the recorder and the resolver: on a host with rings, frames of their groups bypass the recorder."""
+DRIVER_HOST = 6
+"""The host of the driver and of the processes that are attached to it."""
 DIRECTIONS = get_args(PortDirection)
 OTHER_ADDRESS_OFFSET = 100
+_TOPICS = tuple(f"chaos/{letter}" for letter in "abcdef")
 _TRANSPORTS = ("lbtrm", "lbtrm", "lbtrm", "lbtru", "tcp")
 _CALM_AT_END = 0.1
 """Part of the run without new faults, at its end."""
@@ -27,6 +30,8 @@ class Process:
     context: dict[str, Any]
     publish: tuple[dict[str, Any], ...] = ()
     receive: tuple[dict[str, Any], ...] = ()
+    is_attached: bool = False
+    """True: its context has no link but attaches to the driver, which has the keys and the resolver."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -37,7 +42,7 @@ class Fault:
     end: float
     kind: str
     target: str
-    """A host's number or a process's name; empty for the recorder's disk and the resolver."""
+    """A host's number or the name of a process or service; empty for the recorder's disk and the keys."""
     values: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -59,6 +64,8 @@ class Plan:
     has_resolver: bool
     has_keys: bool
     encryption: str
+    driver: dict[str, Any] | None
+    """Context options of the driver; None: no process is attached to a driver."""
     processes: tuple[Process, ...]
     faults: tuple[Fault, ...] = field(default=())
 
@@ -70,6 +77,7 @@ class Plan:
             "resolver": self.has_resolver,
             "keys": self.has_keys,
             "encryption": self.encryption,
+            "driver": self.driver,
             "processes": [asdict(process) for process in self.processes],
             "faults": [str(fault) for fault in self.faults],
         }
@@ -81,15 +89,20 @@ def make_plan(seed: int, seconds: float) -> Plan:
     has_resolver = draw.random() < 0.4
     has_keys = not has_resolver and draw.random() < 0.5
     encryption = "aes-256-gcm" if has_keys and seed % 2 else "none"
-    processes = _processes(draw, has_keys, encryption)
-    faults = _faults(draw, seconds, processes, has_resolver, has_keys)
-    return Plan(seed, seconds, has_resolver, has_keys, encryption, processes, tuple(faults))
+    driver = _context_options(draw, has_keys, encryption) if draw.random() < 0.6 else None
+    attached_topics = ["chaos/g", "chaos/h"] if driver else []
+    processes = _processes(draw, has_keys, encryption, attached_topics)
+    if driver:
+        processes += _attached(draw, attached_topics)
+    faults = _faults(draw, seconds, processes, driver, has_resolver, has_keys)
+    return Plan(seed, seconds, has_resolver, has_keys, encryption, driver, processes, tuple(faults))
 
 
-def _processes(draw: random.Random, has_keys: bool, encryption: str) -> tuple[Process, ...]:
-    topics = [f"chaos/{letter}" for letter in "abcdef"]
+def _processes(
+    draw: random.Random, has_keys: bool, encryption: str, attached_topics: list[str]
+) -> tuple[Process, ...]:
     published: dict[str, list[str]] = {name: [] for name in ("publisher0", "publisher1", "both")}
-    for topic in topics:
+    for topic in _TOPICS:
         published[draw.choice(list(published))].append(topic)
     made = []
     for host, name in enumerate(("publisher0", "publisher1", "subscriber0", "subscriber1", "both")):
@@ -101,9 +114,27 @@ def _processes(draw: random.Random, has_keys: bool, encryption: str) -> tuple[Pr
             receivers = ({"topic": "chaos/", "is_prefix": True, "options": options},)
         elif name in ("subscriber1", "both"):
             # A context over rings does not receive what it publishes itself.
-            wanted = [topic for topic in draw.sample(topics, 5) if topic not in published.get(name, ())]
+            wanted = [topic for topic in draw.sample(_TOPICS, 5) if topic not in published.get(name, ())]
+            wanted += attached_topics
             receivers = tuple({"topic": topic, "options": _receiver_options(draw)} for topic in wanted)
         made.append(Process(name, host, _context_options(draw, has_keys, encryption), sources, receivers))
+    return tuple(made)
+
+
+def _attached(draw: random.Random, topics: list[str]) -> tuple[Process, ...]:
+    """Return two processes that publish a topic each, and receive each other's and some of other hosts."""
+    made = []
+    for name, topic in zip(("attached0", "attached1"), topics, strict=True):
+        source = _source(draw, topic)
+        del source["options"]["late_join"]
+        receivers = []
+        for wanted in [*draw.sample(_TOPICS, 3), *topics]:
+            options = _receiver_options(draw)
+            del options["use_late_join"]
+            receivers.append({"topic": wanted, "options": options})
+        # The driver is away for up to the length of a fault, and for the time that a busy machine takes to start it.
+        context = {"driver_search_timeout": 60_000}
+        made.append(Process(name, DRIVER_HOST, context, (source,), tuple(receivers), is_attached=True))
     return tuple(made)
 
 
@@ -143,18 +174,21 @@ def _faults(
     draw: random.Random,
     seconds: float,
     processes: tuple[Process, ...],
+    driver: dict[str, Any] | None,
     has_resolver: bool,
     has_keys: bool,
 ) -> list[Fault]:
     """Faults at random times; no two of one kind overlap at one target, and none ends after the calm begins."""
     limit = seconds * (1 - _CALM_AT_END)
     names = [process.name for process in processes]
+    hosts_of = {process.name: process.host for process in processes} | {"driver": DRIVER_HOST}
     made: list[Fault] = []
     busy: dict[tuple[str, str], float] = {}
-    movable = [
-        str(process.host) for process in processes if process.context["link"] == "socket" and not has_keys
-    ]
-    hosts = [str(host) for host in range(HOSTS)]
+    links = {process.host: process.context["link"] for process in processes if not process.is_attached}
+    if driver:
+        links[DRIVER_HOST] = driver["link"]
+    movable = [str(host) for host, link in links.items() if link == "socket" and not has_keys]
+    hosts = [str(host) for host in links]
     kinds = [  # a kind that is listed more than once is drawn more often
         ("lossy", hosts),
         ("lossy", hosts),
@@ -176,6 +210,8 @@ def _faults(
         kinds.append(("address", movable))
     if has_resolver:
         kinds.append(("kill", ["resolver"]))
+    if driver:
+        kinds += [("kill", ["driver"]), ("stop", ["driver"]), ("restart", ["driver"])]
     if has_keys:
         kinds.append(("rotate", [""]))
     at = min(1.0, seconds / 20)
@@ -184,13 +220,28 @@ def _faults(
         target = draw.choice(targets)
         end = at + min(draw.expovariate(0.5) + 0.1, 12.0)
         values = _values(draw, kind)
-        # One interface is changed by one fault at a time: their ends would undo each other.
-        group = "interface" if kind in ("unplug", "link", "mtu", "path_mtu", "address") else kind
-        group = "process" if kind in ("kill", "stop", "renew") else group
-        if end < limit and busy.get((group, target), 0.0) < at:
-            busy[group, target] = end
+        held = _held(kind, target, hosts_of)
+        if end < limit and all(busy.get(one, 0.0) < at for one in held):
+            busy |= dict.fromkeys(held, end)
             made.append(Fault(round(at, 3), round(end, 3), kind, target, values))
     return made
+
+
+def _held(kind: str, target: str, hosts_of: dict[str, int]) -> list[tuple[str, str]]:
+    """Return what a fault holds: no two faults that hold the same overlap.
+
+    One interface is changed by one fault at a time, because their ends would undo each other. A process opens its
+    context when its host has its own address: sessions over unicast keep the address of their time.
+    """
+    match kind:
+        case "address":
+            names = [name for name, host in hosts_of.items() if str(host) == target]
+            return [("interface", target), *(("process", name) for name in names)]
+        case "unplug" | "link" | "mtu" | "path_mtu":
+            return [("interface", target)]
+        case "kill" | "stop" | "restart" | "renew":
+            return [("process", target)]
+    return [(kind, target)]
 
 
 def _values(draw: random.Random, kind: str) -> tuple[tuple[str, Any], ...]:

@@ -20,8 +20,9 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
-from tests.chaos.plan import HOSTS, OTHER_ADDRESS_OFFSET, SERVICE_HOST, Fault, Plan, Process
+from tests.chaos.plan import DRIVER_HOST, HOSTS, OTHER_ADDRESS_OFFSET, SERVICE_HOST, Fault, Plan, Process
 from tests.chaos.recorded import SmallDisk, check_recording
+from tests.chaos.usage import Usage, growth, leaks, usage_of, with_streams
 from umstack.config import RESOLVER_DAEMON_PORT
 from umstack.key_file import write_new_key_file
 from umstack.lab import Host, Lab
@@ -36,7 +37,6 @@ _START_SECONDS = 90.0
 _SETTLE_SECONDS = 90.0
 _CLOSE_SECONDS = 60.0
 _REPORT_SECONDS = 30.0
-_MEMORY_GROWTH_MAX_BYTES = 128 << 20
 _NS_PER_S = 1_000_000_000
 
 
@@ -46,7 +46,7 @@ class Outcome:
 
     findings: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
-    processes: dict[str, dict[str, int]] = field(default_factory=dict)
+    processes: dict[str, Usage] = field(default_factory=dict)
     """By process, what closing it left behind: differences of descriptors, threads and memory."""
 
     def report(self, finding: str) -> None:
@@ -55,6 +55,12 @@ class Outcome:
             return
         self.findings.append(finding)
         print(f"FINDING {finding}", file=sys.stderr, flush=True)
+
+    def enter(self, name: str, grown: Usage) -> None:
+        """Account for what a process holds after everything in it was closed."""
+        self.processes[name] = grown
+        for finding in leaks(name, grown):
+            self.report(finding)
 
 
 class Peer:
@@ -75,9 +81,12 @@ class Peer:
     def start(self) -> None:
         """Start the process; it opens its context in its own time."""
         config = {
-            "context": {**self.process.context, **self.run.context_options},
+            "context": {**self.process.context, **self._shared_options()},
             "publish": self.process.publish,
-            "receive": [{**one, "is_planted": self.is_planted} for one in self.process.receive],
+            "receive": [
+                {**one, "is_planted": self.is_planted and number == 0}
+                for number, one in enumerate(self.process.receive)
+            ],
         }
         environment = {
             **os.environ,
@@ -100,6 +109,11 @@ class Peer:
             )
         self.reader = threading.Thread(target=self._read, args=(self.child,), name=self.process.name)
         self.reader.start()
+
+    def _shared_options(self) -> dict[str, Any]:
+        if self.process.is_attached:
+            return {"driver": str(self.run.driver_path)}
+        return self.run.context_options
 
     @property
     def errors_path(self) -> Path:
@@ -189,40 +203,62 @@ class Peer:
         self._reap()
         if not self.closed:
             return
-        grown = {key: self.closed["after"][key] - self.closed["before"][key] for key in self.closed["before"]}
-        self.run.outcome.processes[self.process.name] = grown
-        for key, limit in (("descriptors", 0), ("threads", 0), ("memory_bytes", _MEMORY_GROWTH_MAX_BYTES)):
-            if grown[key] > limit:
-                self.run.outcome.report(
-                    f"leak: {self.process.name} holds {grown[key]} more {key} after closing"
-                )
+        self.run.outcome.enter(self.process.name, growth(self.closed["before"], self.closed["after"]))
 
 
 class Service:
-    """A command of umstack that runs beside the peers and is started again whenever it ended."""
+    """A command of umstack that runs beside the peers and is started again whenever it ended.
+
+    `expected`: its exit statuses. `ready`: what it logs once it serves. Before that it may end with any status, because
+    its interface may be down.
+    """
 
     def __init__(
-        self, run: ChaosRun, name: str, host: Host, command: Sequence[str], expected: tuple[int, ...]
+        self,
+        run: ChaosRun,
+        name: str,
+        host: Host,
+        command: Sequence[str],
+        expected: tuple[int, ...],
+        ready: str = "",
     ) -> None:
         self.run, self.name, self.host, self.command = run, name, host, command
-        self.expected = expected
+        self.expected, self.ready = expected, ready
         self.errors_path = run.work / f"{name}.stderr"
         self.child: subprocess.Popen[bytes] | None = None
         self.is_held = False
         """True: it is not started again for now."""
         self._is_killed = False
+        self._log_start = 0
+        """Length of the log when the process was started."""
+
+    @property
+    def is_ready(self) -> bool:
+        """True if the running process serves."""
+        if self.child is None or not self.errors_path.exists():
+            return False
+        return self.ready.encode() in self.errors_path.read_bytes()[self._log_start :]
+
+    def usage(self) -> Usage:
+        """Return what the running process holds."""
+        assert self.child is not None
+        return usage_of(self.child.pid)
+
+    def _check(self, status: int) -> None:
+        if not self._is_killed and status not in self.expected and self.is_ready:
+            self.run.outcome.report(f"crash: {self.name} ended with status {status}")
 
     def keep_running(self) -> None:
         """Start it if it does not run; report an unexpected end."""
         if self.child is not None and (status := self.child.poll()) is not None:
-            if not self._is_killed and status not in self.expected:
-                self.run.outcome.report(f"crash: {self.name} ended with status {status}")
+            self._check(status)
             self.run.outcome.counts[f"{self.name} restarts"] += 1
             self.child = None
         if self.child is None and not self.is_held:
             self._is_killed = False
             environment = {**os.environ, "UMSTACK_STAT_DIR": str(self.run.statistics_folder)}
             with self.errors_path.open("ab") as errors:
+                self._log_start = errors.tell()
                 self.child = self.host.run(
                     self.command,
                     stdin=subprocess.DEVNULL,
@@ -258,9 +294,12 @@ class Service:
             self.run.outcome.report(f"hang: {self.name} did not end within {_CLOSE_SECONDS:.0f} s")
             self.kill()
             return
-        if not self._is_killed and status not in self.expected:
-            self.run.outcome.report(f"crash: {self.name} ended with status {status}")
+        self._check(status)
         self.child = None
+
+
+def _option_words(options: dict[str, Any]) -> list[str]:
+    return [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
 
 
 class ChaosRun:
@@ -276,6 +315,8 @@ class ChaosRun:
         self.statistics_folder = work / "statistics"
         self.context_options: dict[str, Any] = {}
         self.keys_path = work / "keys"
+        self.driver_path = work / "driver.sock"
+        self._idle_driver: Usage = {}
         self._keys: list[str] = []
         self._next_key = 1
         self._report_number = 0
@@ -290,7 +331,7 @@ class ChaosRun:
         self.statistics_folder.mkdir(parents=True, mode=0o700)
         self._prepare()
         with ExitStack() as stack:
-            self.lab = stack.enter_context(Lab(hosts=HOSTS + 1, seed=self.plan.seed, segmentation="real"))
+            self.lab = stack.enter_context(Lab(hosts=HOSTS, seed=self.plan.seed, segmentation="real"))
             size_bytes = (32 << 20) + int(self.plan.seconds * (512 << 10))
             self.disk = SmallDisk(size_bytes)
             stack.callback(self.disk.close)
@@ -324,18 +365,34 @@ class ChaosRun:
             options |= {"authentication_scope": "all", "encryption": self.plan.encryption}
         command = [*python, "record", RECORDED_TOPIC, "--out", self.disk.inner_path, "-i", "eth0"]
         command += ["--part-seconds", "2"]
-        command += [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        command += _option_words(options)
         # Status 1: messages were lost, or the disk was full.
         recorder = Service(self, "recorder", services, self.disk.command(command), expected=(0, 1))
         self.services["recorder"] = recorder
+        if self.plan.driver is not None:
+            command = [*python, "driver", "eth0", "--path", str(self.driver_path)]
+            command += _option_words({**self.context_options, **self.plan.driver})
+            host = self.lab.hosts[DRIVER_HOST]
+            self.services["driver"] = Service(self, "driver", host, command, (0,), "serving")
         for service in self.services.values():
             stack.callback(service.stop)
             service.keep_running()
+        if self.plan.driver is not None:
+            self._await_driver()
+            self._idle_driver = with_streams(self.services["driver"].usage())
         for process in self.plan.processes:
             self.peers[process.name] = Peer(self, process)
             self.peers[process.name].start()
         stack.callback(self._kill_all)
         self._await_started()
+
+    def _await_driver(self) -> None:
+        driver = self.services["driver"]
+        deadline = time.monotonic() + _START_SECONDS
+        while not driver.is_ready and time.monotonic() < deadline:
+            driver.keep_running()
+            time.sleep(0.05)
+        assert driver.is_ready, driver.errors_path.read_text()
 
     def _await_started(self) -> None:
         for peer in self.peers.values():
@@ -370,7 +427,7 @@ class ChaosRun:
             time.sleep(min(left, 0.1))
 
     def _apply(self, fault: Fault, is_start: bool) -> None:
-        if fault.kind in ("kill", "stop") and fault.target in self.services:
+        if fault.target in self.services:
             self._disturb_service(fault, is_start)
         elif fault.target in self.peers:
             self._disturb_peer(fault, is_start)
@@ -385,10 +442,12 @@ class ChaosRun:
         service = self.services[fault.target]
         if fault.kind == "stop":
             service.signal(signal.SIGSTOP if is_start else signal.SIGCONT)
-        elif is_start:
-            service.kill()
-        else:
+        elif not is_start:
             service.is_held = False
+        elif fault.kind == "restart":
+            service.stop()
+        else:
+            service.kill()
 
     def _disturb_peer(self, fault: Fault, is_start: bool) -> None:
         peer = self.peers[fault.target]
@@ -428,8 +487,11 @@ class ChaosRun:
             case "address":
                 self._readdress(host, is_start)
 
-    @staticmethod
-    def _readdress(host: Host, is_start: bool) -> None:
+    def _readdress(self, host: Host, is_start: bool) -> None:
+        """Change the address of a host. Its processes that were just started open their contexts first."""
+        self._await_started()
+        if host.number == DRIVER_HOST:
+            self._await_driver()
         other = f"10.77.0.{OTHER_ADDRESS_OFFSET + host.number}"
         former, current = (host.address, other) if is_start else (other, host.address)
 
@@ -528,12 +590,27 @@ class ChaosRun:
             if peer.is_planted:
                 peer.command(do="leak")
             peer.close()
+        self._account_for_driver()
         for service in self.services.values():
             service.stop()
         found_before = len(self.outcome.findings)
         self.outcome.counts["recorded"] = check_recording(self.disk.path, self.outcome.report)
         if len(self.outcome.findings) > found_before:
             shutil.copytree(self.disk.path, self.work / "recording")
+
+    def _account_for_driver(self) -> None:
+        """Compare what the driver holds without applications with what it held at first.
+
+        It publishes the rest of its applications' logs first.
+        """
+        if (driver := self.services.get("driver")) is None or driver.child is None:
+            return
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        while leaks("driver", grown := growth(self._idle_driver, driver.usage())):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        self.outcome.enter("driver", grown)
 
     def _read_logs(self) -> None:
         for path in sorted(self.work.glob("*.stderr")):
