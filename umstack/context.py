@@ -959,7 +959,12 @@ class Context(AsyncClosing):
         own = {**self._resolver.stats(), **self._streams.stats(), **self._requests.stats()}
         own |= self._engine.tcp_peers.stats()
         report = context_report(self._engine, own, repeats_sessions=repeats_sessions)
-        return {**report, "resolution": self._resolver.report()}
+        return {**report, "driver": self._driver_role, "resolution": self._resolver.report()}
+
+    @property
+    def _driver_role(self) -> str:
+        """`attached` to a driver, or `none`; the context of a driver overrides it with `serves`."""
+        return "none" if self._driver is None else "attached"
 
     def nak_cutoff(self, enabled: bool = True) -> None:
         """Stop sending NAKs for all receivers of this context, or resume.

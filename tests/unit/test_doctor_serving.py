@@ -32,9 +32,13 @@ def test_a_driver_that_listens_is_the_way(facts: Facts, monkeypatch: pytest.Monk
     """Over rings or not, as the program on the interface shows; not for a user who may not attach."""
     listening = frozenset({PATH})
     monkeypatch.setattr(os, "access", lambda path, mode: True)
-    found = serving(facts, Mode.NATIVE, [], listening)
-    assert (found.way, found.remedy) == (Way.DRIVER, "open contexts with driver='auto'")
+    roles = {4: "none", 5: "attached", 6: "serves"}
+    contexts = [{"pid": pid, "interface": "lo", "driver": role} for pid, role in roles.items()]
+    found = serving(facts, Mode.NATIVE, contexts, listening)
+    assert found.way is Way.DRIVER
     assert "over sockets" in found.why
+    assert found.why.endswith("without it: process 4")
+    assert "driver='auto'" in found.remedy
     over_rings = serving(replace(facts, attached=STEERING), Mode.NATIVE, [], listening)
     assert "over rings (steering (feed 4711))" in over_rings.why
     monkeypatch.setattr(os, "access", lambda path, mode: False)

@@ -54,7 +54,7 @@ Examples:
 def command(interface: str | None, broker: str, as_json: bool) -> None:
     """Show the capabilities of INTERFACE, the mode that will be used, and how to change it.
 
-    The row `processes` says which of driver, exclusive rings and sockets the processes of the host use, and why.
+    The row `processes` names the way that the processes of the host use: driver, exclusive rings or sockets, and why.
 
     Without INTERFACE: every interface that carries multicast. The exit status is 0 if at least one of them can be
     used, even if only over sockets.

@@ -58,6 +58,7 @@ def serving(
     name = facts.interface
     path = default_path(name)
     start = f"systemctl enable --now umstack-driver@{name}.socket, or umstack driver {name} -o link=auto"
+    here = [one for one in contexts if one["interface"] == name]
     programs = [one.attached for one in facts.nics or (facts,) if isinstance(one.attached, AttachedXdp)]
     rings = [one.description for one in programs if one.steers]
     if path in listening and os.access(path, os.R_OK | os.W_OK):
@@ -66,7 +67,13 @@ def serving(
             if rings
             else "over sockets, or it starts with the first application"
         )
-        return Serving(Way.DRIVER, f"it listens at {path}, {link}", "open contexts with driver='auto'")
+        beside = sorted({str(one["pid"]) for one in here if one["driver"] == "none"})
+        without = f"; without it: process {', '.join(beside)}" if beside else ""
+        return Serving(
+            Way.DRIVER,
+            f"it listens at {path}, {link}{without}",
+            "open contexts with driver='auto'; one that has left its driver has to be opened again",
+        )
     if path in listening:
         return Serving(
             Way.RINGS if rings else Way.SOCKETS,
@@ -80,7 +87,7 @@ def serving(
             "through the kernel",
             start,
         )
-    count = len({one["pid"] for one in contexts if one["interface"] == name})
+    count = len({one["pid"] for one in here})
     costs = f"; {count} processes receive each datagram on their own" if count > 1 else ""
     if mode is None or mode is Mode.SOCKET:
         return Serving(Way.SOCKETS, f"no driver runs, and rings are not available, see below{costs}", start)

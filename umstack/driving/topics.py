@@ -57,6 +57,10 @@ class DriverContext(Context):
             super()._on_source(topic, topic_index, address, advertiser)
 
     @property
+    def _driver_role(self) -> str:
+        return "serves"
+
+    @property
     def engine(self) -> Engine:
         """The engine, for the driver's queues and logs."""
         return self._engine

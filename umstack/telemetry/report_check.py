@@ -43,6 +43,7 @@ def checked_report(report: Any, pid: int, number: int) -> dict[str, Any]:
         _figure(name, _field(report, name))
     for name in ("command", "interface", "link"):
         _text(name, _field(report, name))
+    _text("driver", report.setdefault("driver", "none"))
     _clock(report.get("clock"))
     _resolution(report.get("resolution"))
     for name in _TABLES:
