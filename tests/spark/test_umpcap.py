@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.types import StructType
 
 from tests.unit.capture_bytes import Packet, frame, pcap
-from umstack.capture import split
+from umstack.capture import decode, split
 from umstack.capture.generate import Traffic, Truth, generate
 from umstack.capture.reading.capture_files import capture_files
 from umstack.facts.facts import Facts, facts_of
@@ -294,8 +294,8 @@ def test_captures_that_only_begin_alike_are_no_copies(tmp_path: Path) -> None:
 
 
 def test_a_stream_notes_omitted_data_once(source: Any, other: Path, tmp_path: Path) -> None:
-    """Files that are foreign, damaged, compressed by name or by content, cut or complete have one row each,
-    in three runs.
+    """Files that are foreign, damaged, cut or complete have one row each, in three runs. Those that are compressed,
+    by name or by content, are read.
     """
     captures, content = tmp_path / "captures", other.read_bytes()
     captures.mkdir()
@@ -314,9 +314,9 @@ def test_a_stream_notes_omitted_data_once(source: Any, other: Path, tmp_path: Pa
     wanted = [
         ("damaged.pcap", f"damaged at byte {len(content)}"),
         ("foreign.pcap", "not a capture: it begins with 23 21 2f 62"),
-        ("hidden.pcap", "compressed, not read by a stream"),
+        ("hidden.pcap", "truncated: the record at byte 7"),
         ("left.pcap", "truncated: the record at byte 24 has only"),
-        ("packed.pcap.gz", "compressed, not read by a stream"),
+        ("packed.pcap.gz", "truncated: the record at byte 8"),
         ("ring-0001.pcap", "truncated: the record at byte 24 has only"),
     ]
     for number in range(3):
@@ -324,6 +324,8 @@ def test_a_stream_notes_omitted_data_once(source: Any, other: Path, tmp_path: Pa
         counts, notes = counts_and_notes(stream(source, tmp_path, notes="true"))
         assert [file for file, _ in notes] == [file for file, _ in wanted], (number, notes)
         assert all(text in note for (_, note), (_, text) in zip(notes, wanted, strict=True))
+        packed = counts.pop("hidden.pcap"), counts.pop("packed.pcap.gz")
+        assert 0 < packed[0] < packed[1] < FEW
         assert counts == {"damaged.pcap": FEW} | {f"more{one}.pcap": 1 for one in range(number + 1)}
 
 
@@ -355,6 +357,7 @@ def test_a_growing_folder_is_read_exactly_once_across_restarts(
     by_file = {
         Path(row[0]).name: row for row in got.groupBy("capture_file").agg({"position": "count"}).collect()
     }
-    assert by_file.keys() == {"growing.pcap", "another.pcap"}
+    assert by_file.keys() == {"growing.pcap", "another.pcap", "packed.pcap.gz"}
     assert by_file["growing.pcap"][1] == PACKETS
+    assert by_file["packed.pcap.gz"][1] == sum(len(batch) for batch in decode(captures / "packed.pcap.gz"))
     assert got.select("capture_file", "position").distinct().count() == got.count()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,14 @@ import pytest
 from tests.unit.capture_bytes import START_NS, Packet, data, frame, message, pcap, pieces, udp
 
 pytest.importorskip("pyspark")
+pytest.importorskip("moto")
 
+import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from tests.unit.object_store import made_bucket, running_store
+from umstack.capture import Split
+from umstack.capture.reading.split import walk
 from umstack.facts.packet_columns import PACKETS
 from umstack.spark.umpcap import UmpcapReader
 from umstack.spark.umpcap_parts import UmpcapOptions
@@ -31,13 +38,15 @@ class Query:
     another reader.
     """
 
-    def __init__(self, folder: Path, **options: str) -> None:
+    def __init__(self, folder: Path | str, **options: str) -> None:
         self._options = {"path": str(folder), "targetPartitionBytes": "500", **options}
         self.restart()
         self._start: Any = self._reader.initialOffset()
 
-    def restart(self) -> None:
+    def restart(self, path: str | None = None) -> None:
         """Resume from the checkpoint with another reader, as Spark does after the driver died."""
+        if path is not None:
+            self._options["path"] = path
         self._reader = UmpcapStreamReader(from_arrow_schema(PACKETS), UmpcapOptions.of(self._options))
         if hasattr(self, "_start"):
             # Spark first passes the last offsets to a restarted reader.
@@ -182,3 +191,146 @@ def test_fragments_across_batches_are_one_datagram(tmp_path: Path, restarted: bo
     assert len(parts_read) > 2
     again = [row for part in parts_read for batch in reader.read(part) for row in batch.to_pylist()]
     assert again == [row for rows in got for row in rows]
+
+
+def compressed(content: bytes, suffix: str) -> bytes:
+    """Return content compressed as files of this suffix are."""
+    return gzip.compress(content, 1) if suffix == ".gz" else bytes(pa.compress(content, "zstd", asbytes=True))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_file_that_rotation_compresses_continues(tmp_path: Path, suffix: str, restarted: bool) -> None:
+    """It grew and was compressed while no batch ran: the rest is read, from the position in the content."""
+    plain = tmp_path / "capture.pcap"
+    packed = tmp_path / f"capture.pcap{suffix}"
+    query = Query(tmp_path)
+    whole = capture(*range(100))
+    plain.write_bytes(whole[: len(whole) // 2])
+    assert query.sqns() == list(range(49))
+    plain.write_bytes(whole)
+    content = compressed(whole, suffix)
+    for written in (b"", content[: len(content) // 2], content):
+        packed.write_bytes(written)
+        if written == content:
+            plain.unlink()
+        if restarted:
+            query.restart()
+        assert query.sqns() == (list(range(49, 100)) if written == b"" else [])
+    (tmp_path / "next.pcap").write_bytes(capture(7))
+    assert query.sqns() == [7]
+
+
+def test_a_file_compressed_while_the_stream_was_stopped_is_read_once(tmp_path: Path) -> None:
+    """It was read in part; then only the compressed one exists."""
+    plain = tmp_path / "capture.pcap"
+    query = Query(tmp_path)
+    whole = capture(*range(100))
+    plain.write_bytes(whole[: len(whole) // 2])
+    assert query.sqns() == list(range(49))
+    (tmp_path / "capture.pcap.gz").write_bytes(compressed(whole, ".gz"))
+    plain.unlink()
+    query.restart()
+    assert query.sqns() == list(range(49, 100))
+    query.restart()
+    assert query.sqns() == []
+    plain.write_bytes(whole)  # decompressed again by a person
+    assert query.sqns() == []
+    (tmp_path / "capture.pcap.gz").unlink()
+    assert query.sqns() == []
+
+
+def test_a_complete_compressed_file_is_inflated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at each look, and not after a restart: a folder may have thousands. A growing one is read up to its end."""
+    inflated: list[str] = []
+
+    def counted(place: Split, *others: Any) -> Any:
+        inflated.append(Path(place.path).name)
+        return walk(place, *others)
+
+    monkeypatch.setattr("umstack.spark.umpcap_stream.walk", counted)
+    query = Query(tmp_path)
+    (tmp_path / "done.pcap.gz").write_bytes(compressed(capture(*range(10)), ".gz"))
+    growing, content = tmp_path / "growing.pcap.zst", compressed(capture(*range(100, 5000)), ".zst")
+    growing.write_bytes(content[:-3000])
+    first = query.sqns()
+    assert first[:10] == list(range(10))
+    assert 4900 > len(first) > 1000
+    growing.write_bytes(content)
+    assert query.sqns() == [], "it may still grow"
+    assert [*first, *query.sqns()] == [*range(10), *range(100, 5000)]
+    inflated.clear()
+    for _ in range(2):
+        assert query.sqns() == []
+        query.restart()
+    assert inflated == []
+
+
+def test_random_rotation_and_compression_counts_each_packet_once(tmp_path: Path) -> None:
+    """Files grow, rotate, are compressed and removed; batches and restarts come between any two steps."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    drawn = random.Random(seed)
+    query, found, written = Query(tmp_path, maxBytesPerTrigger="70000", targetPartitionBytes="30000"), [], 0
+    for rotation in range(10):
+        many = drawn.randint(1, 400)
+        whole = capture(*range(written, written + many), size=drawn.randint(10, 300))
+        written += many
+        name, suffix = f"ring-{rotation:04}.pcap", drawn.choice((".gz", ".zst"))
+        plain, packed = tmp_path / name, tmp_path / f"{name}{suffix}"
+        content = compressed(whole, suffix)
+
+        def batches() -> None:
+            if drawn.random() < 0.2:
+                query.restart()
+            for _ in range(drawn.randint(0, 2)):
+                found.extend(query.sqns())
+
+        for _ in range(drawn.randint(0, 2)):
+            plain.write_bytes(
+                whole[: drawn.randint(plain.stat().st_size if plain.exists() else 0, len(whole))]
+            )
+            batches()
+        plain.write_bytes(whole)
+        batches()
+        if drawn.random() < 0.7:
+            packed.write_bytes(content[: drawn.randint(0, len(content))])
+            batches()
+            packed.write_bytes(content)
+            batches()
+            plain.unlink()
+            batches()
+    for _ in range(40):
+        found += query.sqns()
+    assert sorted(found) == list(range(written))
+
+
+def test_a_stream_follows_a_folder_of_a_store(tmp_path: Path) -> None:
+    """Each object is read once, oldest first, also after a restart with other parameters; later versions are noted."""
+    with running_store() as parameters:
+        store = made_bucket("captures", parameters)
+
+        def put(name: str, content: bytes) -> None:
+            with store.open_output_stream(f"captures/today/{name}", compression=None) as stream:
+                stream.write(content)
+
+        query = Query(f"s3://captures/today?{parameters}", notes="true", maxBytesPerTrigger="1")
+
+        def statuses() -> tuple[list[int], list[str]]:
+            rows = query.rows()
+            noted = [row["status"] for row in rows if row["status"].startswith("note: ")]
+            return [row["transport_sqn"] for row in rows if not row["status"].startswith("note: ")], noted
+
+        assert statuses() == ([], [])
+        put("a.pcap", capture(1, 2, 3))
+        assert statuses() == ([1, 2, 3], [])
+        put("b.pcap.gz", compressed(capture(4, 5), ".gz"))
+        put("c.pcap", capture(6, 7)[:-3])
+        query.restart(f"s3://captures/today?{parameters.replace('127.0.0.1', 'localhost')}")
+        assert sorted([statuses()[0], statuses()[0]]) == [[4, 5], [6]]
+        put("a.pcap", capture(1, 2, 3, 8))
+        rows, noted = statuses()
+        assert rows == []
+        assert len(noted) == 1
+        assert "s3://captures/today/a.pcap: replaced by a file of another length" in noted[0]
+        assert statuses() == ([], [])

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from umstack.capture.reading.capture_files import capture_files
 from umstack.capture.reading.errors import CaptureError
-from umstack.capture.reading.remote import is_remote
+from umstack.capture.reading.remote import is_remote, shown
 from umstack.facts.kinds import SESSION
 from umstack.facts.packed import PACKETS
 from umstack.pipeline.derive import take_batch
@@ -48,7 +48,7 @@ class PipelineOptions:
     """The captures, the folder of tables, and how it is filled."""
 
     captures: str
-    """A file, folder or glob; or the folder of a recorder's journal."""
+    """A file, folder or glob, perhaps remote; or the folder of a recorder's journal."""
     tables: Path
     once: bool = False
     """Process the existing captures and end, instead of waiting for more."""
@@ -66,6 +66,11 @@ class PipelineOptions:
     """Format in which silver and gold tables are kept besides Parquet: delta or iceberg."""
     store: str | None = None
     """URL in an object store that gets a copy of the tables after each batch (umstack.pipeline.upload)."""
+
+    @property
+    def source(self) -> str:
+        """The captures, as a URL or an absolute path."""
+        return self.captures if is_remote(self.captures) else str(Path(self.captures).absolute())
 
     @property
     def reads_messages(self) -> bool:
@@ -148,8 +153,7 @@ def _prepared(layout: Layout, options: PipelineOptions) -> Settings:
             "Iceberg tables contain the paths of their files and cannot be copied to an object store",
             hint="use --format delta",
         )
-    captures = options.captures if is_remote(options.captures) else str(Path(options.captures).absolute())
-    wanted = Settings(captures, options.mtu, options.hardware_times, options.table_format)
+    wanted = Settings(shown(options.source), options.mtu, options.hardware_times, options.table_format)
     found = layout.settings()
     if found is None:
         if layout.folders(FACTS) or layout.folders(MESSAGES):
@@ -208,12 +212,12 @@ class _Writer:
         reader = reader.option("notes", "true").option("windowSeconds", str(DAY_NS // 1_000_000_000))
         reader = reader.option("maxBytesPerTrigger", str(options.most_bytes))
         reader = reader.option("hardwareTimes", str(options.hardware_times).lower())
-        return reader.load(self._settings.captures)
+        return reader.load(options.source)
 
     def _messages(self, spark: SparkSession) -> DataFrame:
         spark.dataSource.register(UmstackDataSource)
         reader = spark.readStream.format(UmstackDataSource.name()).options(**dict(self._options.live))
-        return reader.load(self._settings.captures).select(*messages().schema.names)
+        return reader.load(self._options.source).select(*messages().schema.names)
 
     def _take(self, batch: DataFrame, number: int) -> None:
         began = time.monotonic()
@@ -239,7 +243,7 @@ class _Writer:
             session = functions.regexp_replace("source", TOPIC_INDEX, "")
             return batch.groupBy(session).applyInArrow(_message_task(self._layout, number), schema)
         with suppress(CaptureError):  # the folder may have no capture yet
-            self._layout.add_captures(capture_files([self._settings.captures]))
+            self._layout.add_captures([shown(file) for file in capture_files([self._options.source])])
         return batch.groupBy(*SESSION).applyInArrow(_task(self._layout, self._settings, number), schema)
 
 

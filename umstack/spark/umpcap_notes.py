@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from umstack._core import lib
 from umstack.capture import NoteKind
-from umstack.capture.reading.container import compression_of
+from umstack.capture.reading.container import content_head
 from umstack.capture.reading.notes import not_a_capture, reserved
 from umstack.facts.points import series_of
 
-COPY, NO_COPY, COMPRESSED = "copy", "no-copy", "compressed"
+COPY, NO_COPY, REPLACED = "copy", "no-copy", "replaced"
 
 _QUIET_NS = 60 * 10**9
 """A file that has not grown for this long while others arrived counts as complete."""
@@ -22,9 +21,9 @@ Notes = dict[str, tuple[str, int | None]]
 """By kind: the text, and the byte that it refers to."""
 
 
-def compressed_note() -> Notes:
-    """Return the note on a file that a stream does not read because it is compressed."""
-    return {COMPRESSED: ("compressed, not read by a stream", None)}
+def replaced_note() -> Notes:
+    """Return the note on a remote file that was replaced after it was read."""
+    return {REPLACED: ("replaced by a file of another length after it was read, not read again", None)}
 
 
 def copy_note(original: str, is_whole: bool) -> Notes:
@@ -56,12 +55,14 @@ def ending_note(path: str, step: int, position: int, length: int, is_over: bool)
     return {}
 
 
+def inflation_note(problem: str, length: int) -> Notes:
+    """Return the note on a compressed file that ends early."""
+    text = f"the compressed stream ends early, after byte {length} of its content: {problem}"
+    return {NoteKind.COMPRESSION: (text, length)}
+
+
 def _foreign(path: str) -> Notes:
-    if compression_of(path) is not None:
-        return compressed_note()
-    with Path(path).open("rb") as file:
-        start = file.read(8)
-    return {NoteKind.NOT_A_CAPTURE: (not_a_capture(start), 0)}
+    return {NoteKind.NOT_A_CAPTURE: (not_a_capture(content_head(path, 8)), 0)}
 
 
 class Ages:

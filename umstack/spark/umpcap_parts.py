@@ -206,7 +206,7 @@ class PartReader:
         for batch in self.options.decode(part.split, notes, tally=counter.tally):
             counter.take(batch)
         for note in notes.notes if self.options.notes else ():
-            if self._is_reported(note, notes):
+            if self._is_reported(note, notes, part):
                 counter.note(path, note.template, note.count)
 
     def _packets(self, part: CapturePart) -> Iterator[pa.RecordBatch]:
@@ -220,11 +220,11 @@ class PartReader:
         for batch in options.decode(part.split, notes, self.selection):
             yield select(batch, self.names)
         for note in notes.notes if options.notes and self.selection.is_everything else ():
-            if self._is_reported(note, notes):
+            if self._is_reported(note, notes, part):
                 yield note_row(self.names, part.split.path, note.text, note.position)
 
-    def _is_reported(self, note: CaptureNote, notes: CaptureNotes) -> bool:
-        if not self.of_stream or note.kind is NoteKind.CAPTURE_DROPS:
+    def _is_reported(self, note: CaptureNote, notes: CaptureNotes, part: CapturePart) -> bool:
+        if not self.of_stream or part.is_whole or note.kind is NoteKind.CAPTURE_DROPS:
             return True
         if self.options.rows == FACT_ROWS and note.count is not None:
             return True

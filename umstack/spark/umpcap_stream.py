@@ -5,7 +5,9 @@ is read up to its last complete packet. A range of offsets always names the same
 after a restart has the same rows; Spark's checkpoint does the rest. The offset also contains the files that are copies
 of others and the notes on each file: a restarted reader gets both, because Spark first passes it the last offset.
 
-Compressed files are not read: if rotated files are compressed later, their packets would count twice.
+Positions in compressed files are those of the content. The driver inflates such a file to find its last packet. The
+offset has the version of the file, so a complete one is inflated once. A file that rotation compresses after it was
+read is not read again (umstack.spark.umpcap_siblings). A remote file is read whole when it appears, by one task.
 """
 
 from __future__ import annotations
@@ -24,20 +26,23 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from umstack.capture import CaptureError, NoteKind, Split, decode
-from umstack.capture.reading.capture_files import capture_files, is_compressed_name
-from umstack.capture.reading.remote import is_remote, shown
+from umstack.capture.reading.capture_files import capture_files, remote_versions
+from umstack.capture.reading.errors import MissingCapture
+from umstack.capture.reading.remote import Version, is_remote, shown, with_same_parameters
 from umstack.capture.reading.split import Walk, walk
 from umstack.spark.umpcap_copies import SIGNIFICANT_BYTES, Copies, copies_among
 from umstack.spark.umpcap_notes import (
     COPY,
     Ages,
     Notes,
-    compressed_note,
     copy_note,
     ending_note,
+    inflation_note,
     no_copy_note,
+    replaced_note,
 )
 from umstack.spark.umpcap_parts import PartReader, UmpcapOptions
+from umstack.spark.umpcap_siblings import Packed, begun_at, sibling_names, siblings_to_skip
 from umstack.spark.umpcap_tasks import CapturePart, CaptureTask, packed_tasks
 
 _LOG = logging.getLogger(__name__)
@@ -57,43 +62,115 @@ class UmpcapStreamReader(DataSourceStreamReader):
         # The last offset that Spark has used.
         self._known = self.initialOffset()
         self._warned: set[tuple[str, str]] = set()
+        self._packed = Packed()
+        # The ends of compressed files, by version.
+        self._inflated: dict[str, tuple[Version, Walk]] = {}
+        self._last_versions: dict[str, Version] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the start of every file."""
-        for path in self._options.paths:
-            if is_remote(path):
-                raise CaptureError(
-                    f"{shown(path)} cannot be followed: streams read only files of this machine's file systems",
-                    hint="mount it, or read it in batches",
-                )
-        return {"files": {}, "copies": {}, "notes": {}}
+        return {"files": {}, "copies": {}, "notes": {}, "inflated": {}}
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the end of the last complete packet of every file, the copies that are not read, and the notes."""
-        try:
-            files = capture_files(self._options.paths)
-        except CaptureError:
-            # The folder may exist before its first capture.
-            return self.initialOffset()
-        plain = _stats([file for file in files if not is_compressed_name(file)])
-        sizes = {file: found.st_size for file, found in plain.items()}
-        known = {file: (copy[0], copy[1]) for file, copy in self._known.get("copies", {}).items()}
-        # Find copies before the other files' ends are read: the originals then have at least the bytes of the copies.
-        copies = copies_among(sizes, self._known["files"], known)
-        walks = {file: self._frontier(file) for file in files if file in plain and file not in copies}
-        ends = {file: walked.place.start for file, walked in walks.items() if walked is not None}
-        if self._options.trigger_bytes is not None:
-            ends = self._bounded(ends, self._options.trigger_bytes)
-        ages = Ages(plain)
-        notes: dict[str, Notes] = {file: compressed_note() for file in files if file not in plain}
-        notes |= {file: _copy_note(copies, file, sizes, ages) for file in copies}
-        notes |= {file: _ending(walked, ages) for file, walked in walks.items() if walked is not None}
-        return {"files": ends, "copies": dict(sorted(copies.items())), "notes": self._notes(notes, ends)}
-
-    def _bounded(self, ends: dict[str, int], most_bytes: int) -> dict[str, int]:
-        """Bound the bytes to read, oldest packets of all files first: no file gets ahead of the others in time."""
         known = self._known["files"]
-        at = {file: known.get(file, 0) if known.get(file, 0) <= end else 0 for file, end in ends.items()}
+        local, remote = self._local_files(), self._remote_files()
+        packed = self._packed.among(local)
+        plain = {file: found for file, found in local.items() if file not in packed}
+        sizes = {file: found.st_size for file, found in plain.items()}
+        known_copies = {file: (copy[0], copy[1]) for file, copy in self._known.get("copies", {}).items()}
+        # Find copies before the other files' ends are read: the originals then have at least the bytes of the copies.
+        copies = copies_among(sizes, known, known_copies)
+        at = {file: begun_at(file, known, local) for file in local}
+        walks = {file: self._frontier(file) for file in plain if file not in copies}
+        # A file that rotation has just removed keeps its position: a compressed one may continue it.
+        plain_ends = {
+            file: at[file] if walked is None else walked.place.start for file, walked in walks.items()
+        }
+
+        left = self._options.trigger_bytes or _UNENDING
+        versions = {file: Version(local[file].st_size, local[file].st_mtime_ns) for file in packed}
+        ends, left = self._packed_ends(versions, at, left)
+        remote_ends, left = _remote_ends(remote, known, left)
+        ends |= remote_ends
+        ends |= plain_ends if self._options.trigger_bytes is None else self._bounded(plain_ends, at, left)
+        walks |= {
+            file: walked for file, (_, walked) in self._inflated.items() if ends[file] == walked.place.start
+        }
+
+        ages = Ages(local)
+        notes: dict[str, Notes] = {file: _copy_note(copies, file, sizes, ages) for file in copies}
+        notes |= {file: _ending(walked, ages) for file, walked in walks.items() if walked is not None}
+        replaced = (file for file, version in remote.items() if known.get(file, version.size) != version.size)
+        notes |= {file: replaced_note() for file in replaced}
+        return {
+            "files": dict(sorted(ends.items())),
+            "copies": dict(sorted(copies.items())),
+            "notes": self._notes(notes, ends),
+            "inflated": {
+                file: list(version)
+                for file, version in sorted(versions.items())
+                if self._is_inflated(file, version, ends[file])
+            },
+        }
+
+    def _is_inflated(self, file: str, version: Version, end: int) -> bool:
+        """Return true if all of this version of a compressed file was read at `end`: there is nothing more in it."""
+        if self._known.get("inflated", {}).get(file) == list(version):
+            return True
+        inflated, walked = self._inflated.get(file, (None, None))
+        return (
+            inflated == version and walked is not None and (walked.place.start, walked.problem) == (end, None)
+        )
+
+    def _local_files(self) -> dict[str, os.stat_result]:
+        """Return the files of file systems with their status, without those whose content another one has."""
+        paths = [path for path in self._options.paths if not is_remote(path)]
+
+        def listed() -> dict[str, os.stat_result]:
+            with suppress(CaptureError):  # the folder may exist before its first capture
+                return _stats(capture_files(paths))
+            return {}
+
+        found = listed()
+        gone = [file for file in self._known["files"] if file not in found and not is_remote(file)]
+        if any(not found.keys() & sibling_names(file) for file in gone):
+            # A listing may miss a file that replaces another one while the folder is read.
+            found = listed()
+        skipped = siblings_to_skip(set(found), self._known["files"])
+        return {file: status for file, status in found.items() if file not in skipped}
+
+    def _remote_files(self) -> dict[str, Version]:
+        """Return the remote files, named without parameters, with their versions."""
+        found: dict[str, Version] = {}
+        for path in filter(is_remote, self._options.paths):
+            with suppress(MissingCapture):  # as above
+                found |= {shown(file): version for file, version in remote_versions([path]).items()}
+        return found
+
+    def _packed_ends(
+        self, versions: dict[str, Version], at: dict[str, int], left: int
+    ) -> tuple[dict[str, int], int]:
+        """Return the ends of compressed files, and how many of `left` bytes of content they leave. Oldest first."""
+        self._inflated = {file: one for file, one in self._inflated.items() if versions.get(file) == one[0]}
+        # One that is being written would be inflated from its start each time.
+        growing = {file for file, version in self._last_versions.items() if versions.get(file) != version}
+        self._last_versions = versions
+        ends = {file: at[file] for file in versions}
+        for file, version in sorted(versions.items(), key=lambda one: (one[1].changed_ns, one[0])):
+            if left <= 0 or (file in growing and at[file]) or self._is_inflated(file, version, -1):
+                continue
+            if file not in self._inflated and (walked := self._frontier(file)) is not None:
+                self._inflated[file] = (version, walked)
+            if file in self._inflated:
+                ends[file] = self._inflated[file][1].place.start
+                # A file that became shorter is read from its start.
+                left -= ends[file] - (at[file] if at[file] <= ends[file] else 0)
+        return ends, left
+
+    def _bounded(self, ends: dict[str, int], begun: dict[str, int], most_bytes: int) -> dict[str, int]:
+        """Bound the bytes to read, oldest packets of all files first: no file gets ahead of the others in time."""
+        at = {file: begun[file] if begun[file] <= end else 0 for file, end in ends.items()}
         chunk = max(_CHUNK_BYTES_LEAST, most_bytes // _CHUNKS)
         waiting = [(self._next_time(file, at[file]), file) for file in ends if at[file] < ends[file]]
         heapify(waiting)
@@ -145,11 +222,12 @@ class UmpcapStreamReader(DataSourceStreamReader):
         """Walk to the end of the last complete packet; None if the file was removed."""
         places = self._places.setdefault(file, {0: self._begun(file)})
         try:
-            if Path(file).stat().st_size < max(places):
+            walked = self._walk(places[max(places)], _UNENDING)
+            if walked.length < max(places):
                 # A different file with the same name.
                 places.clear()
                 places[0] = self._begun(file)
-            walked = self._walk(places[max(places)], _UNENDING)
+                walked = self._walk(places[0], _UNENDING)
         except (CaptureError, OSError):
             if Path(file).exists():
                 raise
@@ -164,7 +242,10 @@ class UmpcapStreamReader(DataSourceStreamReader):
         self._known = end
         parts = _note_parts(start.get("notes", {}), end.get("notes", {}))
         for file, last in end["files"].items():
-            first = start["files"].get(file, 0)
+            first = begun_at(file, start["files"], end["files"])
+            if is_remote(file):
+                parts += self._remote_part(file, first, last)
+                continue
             # A file that became shorter is a different one and is read from its start.
             parts += self._parts(file, first if first <= last else 0, last)
         return packed_tasks(parts, self._options.target_bytes)
@@ -173,6 +254,9 @@ class UmpcapStreamReader(DataSourceStreamReader):
         if first == last:
             return
         place = self._place(file, first)
+        if self._packed.is_packed(file, Path(file).stat()):
+            yield CapturePart(replace(place, end=last), size_bytes=last - first)
+            return
         while place.start < last:
             until = min(place.start + self._options.target_bytes, last)
             following = self._walk(place, until).place
@@ -180,6 +264,11 @@ class UmpcapStreamReader(DataSourceStreamReader):
                 raise CaptureError(f"{file} has changed: byte {last} was read before and is not there now")
             yield CapturePart(replace(place, end=following.start), size_bytes=following.start - place.start)
             place = following
+
+    def _remote_part(self, file: str, first: int, last: int) -> Iterator[CapturePart]:
+        if first != last:
+            split = self._begun(with_same_parameters(file, self._options.paths))
+            yield CapturePart(split, size_bytes=last, is_whole=True)
 
     def _begun(self, file: str) -> Split:
         return Split(file, hardware_times=self._options.hardware_times)
@@ -218,6 +307,18 @@ def _stats(files: list[str]) -> dict[str, os.stat_result]:
     return found
 
 
+def _remote_ends(remote: dict[str, Version], known: dict[str, int], left: int) -> tuple[dict[str, int], int]:
+    """Return the ends of remote files, and how many of `left` bytes they leave. Oldest first; each is read once."""
+    ends: dict[str, int] = {}
+    for file, version in sorted(remote.items(), key=lambda one: (one[1].changed_ns, one[0])):
+        if file in known:
+            ends[file] = known[file]
+        elif left > 0 and version.size:
+            ends[file] = version.size
+            left -= version.size
+    return ends, left
+
+
 def _copy_note(copies: Copies, file: str, sizes: dict[str, int], ages: Ages) -> Notes:
     """The note on a copy; none yet if it is still being written, or only shares the beginning of another file."""
     original, compared = copies[file]
@@ -229,6 +330,8 @@ def _copy_note(copies: Copies, file: str, sizes: dict[str, int], ages: Ages) -> 
 def _ending(walked: Walk, ages: Ages) -> Notes:
     path = walked.place.path
     with suppress(CaptureError, OSError):
+        if walked.problem is not None and ages.is_over(path):
+            return inflation_note(walked.problem, walked.length)
         return ending_note(path, walked.step, walked.place.start, walked.length, ages.is_over(path))
     # The file was removed in the meantime.
     return {}

@@ -23,6 +23,8 @@ class CapturePart:
     """The byte that the note refers to."""
     size_bytes: int = 0
     """Its bytes of the file, compressed ones of a compressed file."""
+    is_whole: bool = False
+    """True if a stream reads the whole file as this part, and knows nothing else about it."""
 
 
 @dataclass

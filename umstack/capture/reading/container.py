@@ -226,6 +226,13 @@ def open_window(path: str, compression: str | None, start: int = 0) -> Window:
     return MappedFile(path, start)
 
 
+def content_head(path: str, count: int) -> bytes:
+    """Return the first bytes of the content of a file."""
+    with open_window(path, compression_of(path)) as window:
+        window.more()
+        return bytes(ffi.buffer(window.data, min(count, window.length))) if window.length else b""
+
+
 def skip(reader: Any, window: Window, until: int) -> int:
     """Skip records until one starts at or behind byte `until`; return the step of the core that ended this."""
     while True:

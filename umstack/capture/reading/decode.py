@@ -152,7 +152,8 @@ def _note_end(notes: CaptureNotes, window: Window, step: int, part: Split, reade
         step == lib.UM_CAPTURE_INCOMPLETE and remaining >= _TIME_BYTES
     )
     has_zeros_only = may_be_zeros and window.has_zeros_only()
-    if window.problem is not None:
+    # The problem of a split with an end may be behind it.
+    if window.problem is not None and step != lib.UM_CAPTURE_ENDED:
         text = f"the {notes.compression} stream ends early, after byte {window.base + window.length} of its content"
         notes.add(NoteKind.COMPRESSION, f"{text}: {window.problem}", window.base + window.length)
     is_foreign = step == lib.UM_CAPTURE_FOREIGN

@@ -9,3 +9,7 @@ class CaptureError(UmError):
     """A capture file that cannot be opened, read or written."""
 
     default_hint = "check the path and its permissions; docs/capture.md lists the supported formats"
+
+
+class MissingCapture(CaptureError):
+    """A capture file or folder that does not exist."""

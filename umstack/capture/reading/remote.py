@@ -7,12 +7,13 @@ reads keys from the environment. Displayed URIs have neither.
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
-from umstack.capture.reading.errors import CaptureError
+from umstack.capture.reading.errors import CaptureError, MissingCapture
 from umstack.capture.reading.schema import arrow
 
 _BUFFER_BYTES = 1 << 20
@@ -96,6 +97,15 @@ def with_path(uri: str, path: str) -> str:
     return urlunsplit(urlsplit(uri)._replace(path=path))
 
 
+def with_same_parameters(name: str, uris: Iterable[str]) -> str:
+    """Return the URI of a `shown` one, with the parameters of that one of `uris` which has the same bucket or host."""
+    wanted = urlsplit(name)
+    for uri in uris:
+        if urlsplit(shown(uri))[:2] == wanted[:2]:
+            return with_path(uri, wanted.path)
+    return name
+
+
 def filesystem_of(uri: str) -> tuple[Any, str]:
     """Return the file system of a URI, as Arrow opens it, and the path in it. CaptureError if Arrow cannot."""
     arrow()
@@ -117,7 +127,7 @@ def _info(uri: str) -> Any:
     except OSError as error:
         raise _unreachable(uri, error) from error
     if info.type == FileType.NotFound:
-        raise CaptureError(f"{shown(uri)} does not exist")
+        raise MissingCapture(f"{shown(uri)} does not exist")
     return info
 
 
