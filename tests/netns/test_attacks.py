@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
 import statistics
+import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 
 import pytest
 
 from tests.netns.contexts import Member
 from tests.netns.test_hostile_datagrams import Identity
+from tests.netns.test_routed_lab import DAEMON_PORT, resolver_on
+from tests.unit.capture_bytes import lbtru_options
+from tests.waiting import wait_for
 from umstack import Event, Message, Source
-from umstack._engine.transport_address import LbtrmAddress
+from umstack._engine.transport_address import LbtrmAddress, LbtruAddress, TcpAddress
 from umstack.lab import Host, Lab
 from umstack.recovery.codec import RangeRequest, encode_range_request
 from umstack.resolution.codec import Advertisement, encode_advertisement, encode_query, pack
@@ -38,6 +44,8 @@ HEADERS_BYTES = 28
 CONNECT_BYTES = 180
 """A connection request, its answer and the acknowledgement."""
 CONNECTIONS_OPEN = 900
+PORTS = 500
+QUERY = pack([encode_query(TOPIC)], [], 1400)[0]
 FROM_BEFORE = 8
 """The flag of a message from before the receiver joined."""
 
@@ -56,22 +64,22 @@ class Outcome:
 class Scene:
     """A publisher with an honest stream, its receiver, and the hosts of an attacker and of a newcomer."""
 
-    def __init__(self, lab: Lab, stack: ExitStack) -> None:
-        """Open the stream; it is connected."""
+    def __init__(self, lab: Lab, stack: ExitStack, transport: str, daemon: str) -> None:
+        """Open the stream; it is connected. `daemon` is the address of a resolution daemon, or empty."""
         publisher, reader, self.attacker, self._newcomer = lab.hosts
-        self.publisher = Member(publisher)
+        self._options = {"resolver_unicast_daemon": daemon} if daemon else {}
+        self.publisher = Member(publisher, **self._options)
         stack.callback(self.publisher.context.close)
-        subscriber = Member(reader)
+        subscriber = Member(reader, **self._options)
         stack.callback(subscriber.context.close)
         self.source: Source = self.publisher.source(
-            TOPIC, late_join=1, retransmit_retention_size_limit=1 << 20
+            TOPIC, transport=transport, late_join=1, retransmit_retention_size_limit=1 << 20
         )
         self._delivered = 0
         subscriber.receiver(TOPIC, on_message=self._count)
         self.source.wait_connected(timeout=20)
-        address = self.source._publication.session.address
-        assert isinstance(address, LbtrmAddress)
-        self.address = address
+        self.source.send(b"retained", flush=True)
+        wait_for(lambda: self._delivered == 1, "the first message")
 
     def _count(self, event: Event) -> None:
         self._delivered += isinstance(event, Message)
@@ -111,7 +119,7 @@ class Scene:
             if kind == "live":
                 has_live.set()
 
-        member = Member(self._newcomer)
+        member = Member(self._newcomer, **self._options)
         try:
             member.receiver(TOPIC, on_message=note)
             has_live.wait(SECONDS)
@@ -148,14 +156,19 @@ class _Pace:
             self._stop.wait(ahead_s)
 
 
-def datagrams(host: Host, make: Callable[[], bytes], to: tuple[str, int]) -> Attack:
-    """Return an attack by datagrams."""
+def datagrams(host: Host, make: Callable[[], bytes], to: tuple[str, int], ports: int = 1) -> Attack:
+    """Return an attack by datagrams, in turns from this number of ports."""
 
     def attack(stop: threading.Event) -> None:
         pace = _Pace(stop)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-            sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(host.address))
-            while not stop.is_set():
+        with ExitStack() as stack:
+            senders = [
+                stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(ports)
+            ]
+            for sender in itertools.cycle(senders):
+                if stop.is_set():
+                    return
+                sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(host.address))
                 datagram = make()
                 sender.sendto(datagram, to)
                 pace.spend(len(datagram) + HEADERS_BYTES)
@@ -187,9 +200,11 @@ def connections(to: tuple[str, int], data: bytes = b"") -> Attack:
     return attack
 
 
-def _attack(name: str, scene: Scene, luck: random.Random) -> Attack:
-    """Return the attack of this name on the honest stream."""
-    host, address, options = scene.attacker, scene.address, scene.publisher.context.options
+def _attack_on_a_group(name: str, scene: Scene, luck: random.Random) -> Attack:
+    """Return the attack of this name on an honest stream over LBT-RM."""
+    host, options = scene.attacker, scene.publisher.context.options
+    address = scene.source._publication.session.address
+    assert isinstance(address, LbtrmAddress)
     identity = Identity(address.source_ip, address.nak_port, address.session_id)
     resolution = (options.resolver_multicast_address, options.resolver_multicast_port)
     nak_port = (address.source_ip, address.nak_port)
@@ -203,11 +218,10 @@ def _attack(name: str, scene: Scene, luck: random.Random) -> Attack:
     session_messages = [identity.session_message(10**6 + 7 * number, 0) for number in range(50)]
     naks = [identity.nak(*luck.choices(range(1 << 14), k=50)) for _ in range(50)]
     statuses = [identity.status(1, receiver_id=number + 1) for number in range(50)]
-    query = pack([encode_query(TOPIC)], [], 1400)[0]
     ranges = encode_range_request(RangeRequest(scene.source.topic_index)) * 20
     return {
         "advertisements": datagrams(host, advertisements, resolution),
-        "queries": datagrams(host, lambda: query, resolution),
+        "queries": datagrams(host, lambda: QUERY, resolution),
         "session messages": datagrams(
             host, lambda: luck.choice(session_messages), (address.group, address.destination_port)
         ),
@@ -218,11 +232,42 @@ def _attack(name: str, scene: Scene, luck: random.Random) -> Attack:
     }[name]
 
 
+def _attack_on_lbtru(scene: Scene, luck: random.Random) -> Attack:
+    """Return an attack by connection requests, acknowledgements and NAKs, with client ids of nobody."""
+    address = scene.source._publication.session.address
+    assert isinstance(address, LbtruAddress)
+    bodies = {6: b"", 5: bytes(4), 3: struct.pack("!HH50I", 50, 0, *luck.choices(range(1 << 14), k=50))}
+
+    def make() -> bytes:
+        kind = luck.choice((6, 6, 5, 3))
+        options = lbtru_options(address.session_id, 0 if kind == 6 else luck.randrange(1, 2**32))
+        return struct.pack("!BBH", kind, 1, 0) + bodies[kind] + options
+
+    return datagrams(scene.attacker, make, (address.source_ip, address.source_port), PORTS)
+
+
+def _attack_on_tcp(scene: Scene) -> Attack:
+    """Return an attack by connections to the source that send and read nothing."""
+    address = scene.source._publication.session.address
+    assert isinstance(address, TcpAddress)
+    return connections((address.source_ip, address.source_port))
+
+
+Scenes = Callable[..., Scene]
+
+
 @pytest.fixture(scope="module")
-def scene() -> Iterator[Scene]:
-    """Yield a stream in a lab of its own."""
-    with Lab(hosts=4) as lab, ExitStack() as stack:
-        yield Scene(lab, stack)
+def scenes() -> Iterator[Scenes]:
+    """Yield a function that opens a stream over a transport, or with a daemon on its host, in a lab of its own."""
+    with ExitStack() as stack:
+
+        @cache
+        def scene(transport: str = "lbtrm", *, has_daemon: bool = False) -> Scene:
+            lab = stack.enter_context(Lab(hosts=4))
+            daemon = stack.enter_context(resolver_on(lab.hosts[0])) if has_daemon else ""
+            return Scene(lab, stack, transport, daemon)
+
+        yield scene
 
 
 @pytest.mark.parametrize(
@@ -232,13 +277,41 @@ def scene() -> Iterator[Scene]:
         "range requests",
     ],
 )  # fmt: skip
-def test_an_attack_costs_an_honest_stream_and_a_newcomer_little(scene: Scene, name: str) -> None:
+def test_an_attack_costs_an_honest_stream_and_a_newcomer_little(scenes: Scenes, name: str) -> None:
     """The stream keeps 0.95 of its messages; newcomers are found, connected and joined late within twice the time of
     those just before the attack, by the medians, with the spread that these had."""
+    scene, luck = scenes(), _luck()
+    _check_that_little_is_lost(scene, _attack_on_a_group(name, scene, luck), name)
+
+
+def test_an_attack_on_an_lbtru_source_costs_little(scenes: Scenes) -> None:
+    """Connection requests, acknowledgements and NAKs of unknown clients, from many ports."""
+    scene = scenes("lbtru")
+    _check_that_little_is_lost(scene, _attack_on_lbtru(scene, _luck()), "LBT-RU")
+
+
+def test_an_attack_on_a_tcp_source_costs_little(scenes: Scenes) -> None:
+    """Connections that send and read nothing."""
+    scene = scenes("tcp")
+    _check_that_little_is_lost(scene, _attack_on_tcp(scene), "TCP")
+
+
+def test_an_attack_on_a_resolution_daemon_costs_little(scenes: Scenes) -> None:
+    """Queries from many ports of one host."""
+    scene = scenes(has_daemon=True)
+    to = (scene.publisher.host.address, DAEMON_PORT)
+    _check_that_little_is_lost(scene, datagrams(scene.attacker, lambda: QUERY, to, PORTS), "daemon")
+
+
+def _luck() -> random.Random:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
+    return random.Random(seed)
+
+
+def _check_that_little_is_lost(scene: Scene, attack: Attack, name: str) -> None:
     quiet = scene.run(QUIET_S, 0)
-    with attacking(scene.attacker, _attack(name, scene, random.Random(seed))):
+    with attacking(scene.attacker, attack):
         attacked = scene.run(SECONDS, NEWCOMER_AFTER_S)
     print(f"{name}: {attacked}, quiet: {quiet}")
     assert attacked.sent >= 0.95 * MESSAGES_PER_SECOND * SECONDS
