@@ -30,7 +30,7 @@ from umstack import (
 )
 from umstack.driver import client
 from umstack.driver.client import listening_path
-from umstack.driver.protocol import MESSAGE_MAX_BYTES, VERSION_HIGH, VERSION_LOW, encode
+from umstack.driver.protocol import MESSAGE_MAX_BYTES, VERSION_HIGH, VERSION_LOW, decode, encode
 from umstack.events import Event
 from umstack.reader import Reader
 
@@ -222,6 +222,30 @@ def test_a_driver_of_another_version_is_not_used(tmp_path: Path) -> None:
             DriverError, match=f"version {VERSION_HIGH + 1} .* {VERSION_LOW} to {VERSION_HIGH}"
         ):
             attached(path)
+        thread.join(SECONDS)
+
+
+def test_the_end_of_a_driver_is_noticed_after_a_repeated_answer(tmp_path: Path) -> None:
+    """An answer that its request has not taken yet, or that comes twice, does not end the thread of the client."""
+    path = tmp_path / "driver.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(MESSAGE_MAX_BYTES)
+                connection.send(encode({"version": VERSION_HIGH, "interface": "lo", "link": "socket"}))
+                request = decode(connection.recv(MESSAGE_MAX_BYTES))
+                for _ in range(2):
+                    connection.send(encode({"reply": request["request"]}))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with attached(path) as context:
+            receiver = context.receiver("twice")
+            wait_for(lambda: any(isinstance(e, DriverLost) for e in receiver.poll().events()), "the end")
         thread.join(SECONDS)
 
 

@@ -400,7 +400,7 @@ class DriverClient:
             self._pending.append(fields)
             return
         with self._changed:
-            answer = self._answers.get(number_of(fields, "reply"))
+            answer = self._answers.pop(number_of(fields, "reply"), None)
         if answer is not None:
             answer.set_result(fields)
 
