@@ -240,6 +240,24 @@ def test_a_file_compressed_while_the_stream_was_stopped_is_read_once(tmp_path: P
     assert query.sqns() == []
 
 
+def test_a_checkpoint_of_a_version_without_compressed_files_counts_none_twice(tmp_path: Path) -> None:
+    """Compressed files that exist at the upgrade may be of plain ones that were read; others are read."""
+    query = Query(tmp_path)
+    (tmp_path / "old.pcap.gz").write_bytes(compressed(capture(1, 2), ".gz"))
+    live = tmp_path / "live.pcap"
+    live.write_bytes(capture(3))
+    query.rows()
+    del query._start["inflated"], query._start["files"][str(tmp_path / "old.pcap.gz")]
+    query.restart()
+    live.write_bytes(capture(3, 4))
+    (tmp_path / "live.pcap.gz").write_bytes(compressed(live.read_bytes(), ".gz"))
+    live.unlink()
+    assert query.sqns() == [4]
+    query.restart()
+    (tmp_path / "new.pcap.gz").write_bytes(compressed(capture(5), ".gz"))
+    assert query.sqns() == [5]
+
+
 def test_a_complete_compressed_file_is_inflated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at each look, and not after a restart: a folder may have thousands. A growing one is read up to its end."""
     inflated: list[str] = []

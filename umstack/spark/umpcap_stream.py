@@ -90,6 +90,9 @@ class UmpcapStreamReader(DataSourceStreamReader):
 
         left = self._options.trigger_bytes or _UNENDING
         versions = {file: Version(local[file].st_size, local[file].st_mtime_ns) for file in packed}
+        if "inflated" not in self._known:
+            # The offset is of an earlier version, which read no compressed files: these may be rotated, read before.
+            self._known["inflated"] = {file: list(one) for file, one in versions.items() if not at[file]}
         ends, left = self._packed_ends(versions, at, left)
         remote_ends, left = _remote_ends(remote, known, left)
         ends |= remote_ends
