@@ -18,6 +18,7 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("polars")
 
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 from polars.testing import assert_frame_equal
 
@@ -33,9 +34,10 @@ from tests.unit.pipeline_tables import (
     take,
 )
 from umstack.analysis.tables import Tables, tables_of
+from umstack.capture import Split, decode, split
 from umstack.cli.pipeline import command
-from umstack.facts.facts import facts_of
-from umstack.facts.packed import unpacked
+from umstack.facts.facts import Counter, facts_of
+from umstack.facts.packed import packed, unpacked
 from umstack.pipeline import parts, table_schema
 from umstack.pipeline.derive import derive_session
 from umstack.pipeline.layout import BRONZE, DAY_NS, FACTS, SILVER, Layout, TablesError, opened, session_of
@@ -167,6 +169,36 @@ def test_a_new_day_changes_its_own_files_only(tmp_path: Path) -> None:
     assert len(pl.read_parquet(layout.table(SILVER, "sessions") / "**" / "rows.parquet")) == 2
     days = sorted({folder.name for folder in layout.table(SILVER, "losses").glob("date=*")})
     assert days == ["date=1970-01-01", "date=2026-03-04", "date=2026-03-05", "date=2026-03-06"]
+
+
+def test_late_captures_change_the_rollups_of_their_day_only(tmp_path: Path) -> None:
+    """A file of yesterday arrives today: its sessions are analysed over both days, and today's rollups stay."""
+    layout = made_layout(tmp_path / "tables")
+    capture = made_capture(tmp_path, start_ns=START_NS + DAY_NS - 1_500_000_000)
+    parts = split(capture, 250_000)
+    late = parts.pop(1)
+    for number, part in enumerate(parts):
+        take(layout, number, _packed_by_day(part))
+
+    def rollups() -> dict[Path, int]:
+        found = layout.root.glob("gold/*_days/date=2026-*/*/rows.parquet")
+        return {file: file.stat().st_mtime_ns for file in found}
+
+    before = rollups()
+    assert {file.parents[1].name for file in before} == {"date=2026-03-04", "date=2026-03-05"}
+    take(layout, len(parts), _packed_by_day(late))
+    changed = [file for file, changed_ns in rollups().items() if before.get(file) != changed_ns]
+    assert {file.parents[1].name for file in changed} == {"date=2026-03-04"}
+    assert {file.parents[2].name for file in changed} == {"session_days", "topic_days", "receiver_days"}
+    _equal(read_tables(layout.root)[0], tables_of(facts_of([capture])))
+
+
+def _packed_by_day(part: Split) -> pa.Table:
+    """Return the facts of a part by day, as the stream has them."""
+    counter = Counter(DAY_NS)
+    for batch in decode(part, only_ours=True, tally=counter.tally):
+        counter.take(batch)
+    return pa.concat_tables(packed(facts, window_ns) for window_ns, facts in counter.facts().items())
 
 
 def test_compaction_leaves_one_file_of_the_same_facts(tmp_path: Path, capture: str, wanted: Tables) -> None:

@@ -20,7 +20,7 @@ from umstack.facts.kinds import SESSION
 from umstack.facts.points import points_in, renamed, short_names
 from umstack.facts.sessions import parts_of, renumbered
 from umstack.pipeline.layout import DAY_NS, GOLD, SILVER, Layout, Partition, Settings, session_name
-from umstack.pipeline.parts import add_batch, facts_of_day, write_parquet
+from umstack.pipeline.parts import add_batch, facts_of_day, replace_rows
 from umstack.pipeline.table_schema import schemas
 from umstack.report.findings import findings_of_part
 from umstack.report.outputs import arrow, summarised
@@ -69,7 +69,7 @@ def _derive(
         for layer, name, day, rows in session_rows(key, by_day, settings.mtu):
             file = layout.partition(layer, name, day, session) / "rows.parquet"
             if len(rows):
-                write_parquet(file, arrow(rows).cast(schemas()[layer][name]))
+                replace_rows(file, arrow(rows).cast(schemas()[layer][name]))
             else:
                 file.unlink(missing_ok=True)
     return [(day, session) for days in wanted for day in days]
@@ -148,8 +148,14 @@ def _rollups(tables: Tables, by_day: Mapping[date, Facts]) -> dict[str, pl.DataF
     topics = topics.join(of_session, losing, "left").with_columns(zero)
     topics = topics.rename({"lost": "session_lost", "unrepaired": "session_unrepaired"})
     made = {"session_days": sessions, "topic_days": topics, "receiver_days": receivers}
+    keys: dict[str, tuple[str, ...]] = {
+        "session_days": (),
+        "topic_days": ("topic_index",),
+        "receiver_days": ("receiver",),
+    }
     return {
-        name: table.select("date", *schemas()[GOLD][name].names).sort("date", *SESSION)
+        # The order of groups differs from run to run.
+        name: table.select("date", *schemas()[GOLD][name].names).sort("date", *SESSION, *keys[name])
         for name, table in made.items()
     }
 

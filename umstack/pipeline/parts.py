@@ -50,6 +50,14 @@ def write_parquet(file: Path, table: pa.Table, *, durable: bool = False) -> None
         raise
 
 
+def replace_rows(file: Path, table: pa.Table) -> None:
+    """Write a file atomically, unless it has these rows already: files of days that did not change stay."""
+    with suppress(FileNotFoundError, pa.ArrowInvalid):
+        if _read(file).equals(table):
+            return
+    write_parquet(file, table)
+
+
 def add_batch(layout: Layout, session: str, batch: int, rows: pa.Table) -> set[date]:
     """Write the packed facts of a batch, one file per day; return the days."""
     days = set()
