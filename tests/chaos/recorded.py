@@ -87,7 +87,8 @@ def check_recording(folder: Path, report: Callable[[str], None]) -> int:
             )
     findings: list[str] = []
     numbers: Numbers = {}
-    places: dict[bytes, dict[int, str]] = {}
+    incarnations: dict[str, bytes] = {}
+    everywhere: dict[bytes, set[int]] = {}
     for row in messages:
         source, sequence, stamp = row["source"], row["sequence_number"], stamp_of(row["payload"])
         if stamp is None:
@@ -96,29 +97,29 @@ def check_recording(folder: Path, report: Callable[[str], None]) -> int:
         # A recorder that was started again records what late join delivers again: one sequence number, one message.
         if numbers.setdefault(source, {}).setdefault(sequence, stamp.number) != stamp.number:
             findings.append(f"mixed: recorder: {source} sqn {sequence} is message {stamp.number}, too")
-        places.setdefault(stamp.incarnation, {})[stamp.number] = source
-    elsewhere = {source: place for place in places.values() for source in set(place.values())}
-    for source in numbers:
-        findings += _gaps(source, numbers[source], lost.get(source, []), elsewhere[source])
+        incarnations[source] = stamp.incarnation
+        everywhere.setdefault(stamp.incarnation, set()).add(stamp.number)
+    for source, incarnation in incarnations.items():
+        findings += _gaps(source, numbers[source], lost.get(source, []), everywhere[incarnation])
     for finding in findings[:FINDINGS_MAX]:
         report(finding)
     return len(messages)
 
 
 def _gaps(
-    source: str, numbers: dict[int, int], lost: list[tuple[int, int]], places: dict[int, str]
+    source: str, numbers: dict[int, int], lost: list[tuple[int, int]], everywhere: set[int]
 ) -> Iterator[str]:
     """Yield repeated messages of a source and missing ones that are not named as lost.
 
-    `places`: the sources under which the messages of its object were recorded. A session that moved to another address
-    and back continues there under another name meanwhile.
+    `everywhere`: the messages of its object that were recorded, under any source. A session that moved to another
+    address and back continues there under another name meanwhile.
     """
     for (sequence, number), (next_sequence, next_number) in pairwise(sorted(numbers.items())):
         between = range(number + 1, next_number)
         if next_number <= number:
             yield f"repeated: recorder: {source} message {next_number} at sqn {sequence}, {next_sequence}"
         is_named = any(first > sequence and last < next_sequence for first, last in lost)
-        was_away = any(places.get(one, source) != source for one in between)
+        was_away = any(one in everywhere for one in between)
         if between and not is_named and not was_away:
             yield f"missing: recorder: {source} messages {between[0]}..{between[-1]}, not named as lost"
 

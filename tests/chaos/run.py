@@ -37,6 +37,7 @@ _START_SECONDS = 90.0
 _SETTLE_SECONDS = 90.0
 _CLOSE_SECONDS = 60.0
 _REPORT_SECONDS = 30.0
+_POLL_SECONDS = 0.1
 _NS_PER_S = 1_000_000_000
 
 
@@ -390,13 +391,17 @@ class ChaosRun:
         driver = self.services["driver"]
         deadline = time.monotonic() + _START_SECONDS
         while not driver.is_ready and time.monotonic() < deadline:
-            driver.keep_running()
-            time.sleep(0.05)
+            self._keep_services()
+            time.sleep(_POLL_SECONDS)
         assert driver.is_ready, driver.errors_path.read_text()
 
     def _await_started(self) -> None:
+        """Wait until every process has opened its context, which may need the services."""
+        deadline = time.monotonic() + _START_SECONDS
         for peer in self.peers.values():
-            if not peer.started.wait(_START_SECONDS):
+            while not peer.started.wait(_POLL_SECONDS) and time.monotonic() < deadline:
+                self._keep_services()
+            if not peer.started.is_set():
                 self.outcome.report(f"hang: {peer.process.name} did not start within {_START_SECONDS:.0f} s")
 
     def _kill_all(self) -> None:
@@ -422,9 +427,12 @@ class ChaosRun:
 
     def _wait_until(self, end: float) -> None:
         while (left := end - time.monotonic()) > 0:
-            for service in self.services.values():
-                service.keep_running()
-            time.sleep(min(left, 0.1))
+            self._keep_services()
+            time.sleep(min(left, _POLL_SECONDS))
+
+    def _keep_services(self) -> None:
+        for service in self.services.values():
+            service.keep_running()
 
     def _apply(self, fault: Fault, is_start: bool) -> None:
         if fault.target in self.services:
