@@ -11,9 +11,12 @@ from umstack.recovery.service import WARNED_TOPICS_MAX, RecoveryService
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "bounded-tables.md").read_text()
-LAYERS = ("resolution", "recovery", "requests", "streams", "_engine", "recorder")
+LAYERS = (
+    "resolution", "recovery", "requests", "streams", "_engine", "recorder", "driver", "driving", "files",
+    "store/repository", "store/wire",
+)  # fmt: skip
 MODULES = (
-    "context.py", "wildcard_receiver.py", "repeated_records.py", "error_log.py", "telemetry/http_server.py",
+    "context.py", "wildcard_receiver.py", "hot_failover_receiver.py", "telemetry/exporter_text.py", "repeated_records.py", "error_log.py", "telemetry/http_server.py",
     "telemetry/serving.py", "telemetry/counter_log.py",
 )  # fmt: skip
 CONTAINER = re.compile(r"self\.(\w+): (?:dict|set|list|deque|OrderedDict|defaultdict|Counter)\[")

@@ -577,6 +577,29 @@ def test_a_connection_that_never_attaches_is_closed(tmp_path: Path) -> None:
             one.close()
 
 
+def test_a_user_has_a_limited_number_of_ended_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sources that an application ends faster than their logs are published do not add up without a limit."""
+    path = tmp_path / "driver.sock"
+    monkeypatch.setattr(Driver, "_finish_ending", lambda _driver: None)
+    policy, limits = Policy(user_connections_max=2), DriverLimits(sources_max=1)
+    with DriverContext("lo", **OWN_ADDRESSES) as context, listen_at(path) as listener:
+        one = Driver(context, listener, policy, limits, lambda _event: None)
+        thread = threading.Thread(target=one.serve)
+        thread.start()
+        try:
+            with attached(path) as application:
+                for number in range(2):
+                    application.source(f"ended/{number}").close()
+                with pytest.raises(DriverError, match="2 sources whose last messages are still published"):
+                    application.source("refused")
+        finally:
+            one.stop()
+            thread.join(SECONDS)
+            one.close()
+
+
 def test_the_command_reports_what_it_did(tmp_path: Path) -> None:
     """--json: one object on stdout, with the counts; SIGTERM ends it with status 0."""
     command = driver_command(tmp_path / "driver.sock", "lo", "--json")

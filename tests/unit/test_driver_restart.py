@@ -249,6 +249,16 @@ def test_the_end_of_a_driver_is_noticed_after_a_repeated_answer(tmp_path: Path) 
         thread.join(SECONDS)
 
 
+def test_announcements_that_wait_are_one_per_source() -> None:
+    """A receiver that reads slowly gets the newest log of a source that ended and returned meanwhile."""
+    one = client.DriverClient.__new__(client.DriverClient)
+    one._pending = {}
+    for log in range(3):
+        for name in ("a", "b"):
+            one._on_message({"do": "source", "id": 1, "name": name, "session_id": log})
+    assert [fields["session_id"] for fields in one._pending.values()] == [2, 2]
+
+
 def test_a_driver_that_does_not_attach_again_ends_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sends raise instead of waiting without a timeout, and other objects continue."""
     monkeypatch.setattr(client, "_ANSWER_SECONDS", 2.0)

@@ -240,7 +240,7 @@ class DriverClient:
         self._next = itertools.count(1)
         self._answers: dict[int, Future[dict[str, Any]]] = {}
         self._requests: dict[int, _Request] = {}
-        self._pending: list[dict[str, Any]] = []
+        self._pending: dict[tuple[int, str], dict[str, Any]] = {}
         """Announcements of sources that an earlier driver's log still delivers messages of."""
         self._is_searching = False
         self._is_closing = False
@@ -397,7 +397,8 @@ class DriverClient:
 
     def _on_message(self, fields: dict[str, Any]) -> None:
         if fields.get("do") == "source":
-            self._pending.append(fields)
+            # A later log of the same source takes the place of one that its receiver was not ready for.
+            self._pending[number_of(fields, "id"), text_of(fields, "name")] = fields
             return
         with self._changed:
             answer = self._answers.pop(number_of(fields, "reply"), None)
@@ -405,7 +406,7 @@ class DriverClient:
             answer.set_result(fields)
 
     def _map_pending(self) -> None:
-        self._pending = [fields for fields in self._pending if not self._is_mapped(fields)]
+        self._pending = {key: fields for key, fields in self._pending.items() if not self._is_mapped(fields)}
 
     def _is_mapped(self, fields: Mapping[str, Any]) -> bool:
         with self._changed:

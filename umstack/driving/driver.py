@@ -75,6 +75,7 @@ class _Ending:
     """A source whose application has ended it: the rest of its log is published first."""
 
     source: PublishedTopic
+    uid: int
     since_s: float
     reached: int = 0
     moved_s: float = 0.0
@@ -275,7 +276,7 @@ class Driver:
             self._release(topic)
             self._count_local(topic.topic)
         for source in application.sources.values():
-            self._ending.append(_Ending(source, time.monotonic()))
+            self._ending.append(_Ending(source, application.peer.uid, time.monotonic()))
         application.connection.close()
         if application.is_attached:
             self._report("detached", application.peer, reason)
@@ -362,6 +363,13 @@ class Driver:
     def _publish(self, application: _Application, number: int, fields: Mapping[str, Any]) -> dict[str, Any]:
         most = self._limits.sources_max
         self._check_new(application, number, len(application.sources), most, "--sources-max")
+        ending = sum(one.uid == application.peer.uid for one in self._ending)
+        if ending >= most * self._policy.user_connections_max:
+            raise DriverError(
+                f"user {application.peer.uid} has {ending} sources whose last messages are still published",
+                hint="end fewer sources at once; each takes at most a minute",
+                errno=errno.EUSERS,
+            )
         topic = topic_of(fields)
         source = PublishedTopic(self._context, topic, options_of(fields, Scope.SOURCE), log_of(fields))
         with self._lock:
@@ -412,7 +420,7 @@ class Driver:
             self._release(topic)
             self._count_local(topic.topic)
         if source is not None:
-            self._ending.append(_Ending(source, time.monotonic()))
+            self._ending.append(_Ending(source, application.peer.uid, time.monotonic()))
 
     def _release(self, topic: ReceivedTopic) -> None:
         """Close a receiver that no application has any more."""
