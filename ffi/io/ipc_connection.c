@@ -162,7 +162,7 @@ static void attach(um_ipc_connection *connection, int64_t now_ns)
         return;
     }
     um_ipc_control hello = um_ipc_control_make(UM_IPC_HELLO, id->session_id);
-    hello.key = connection->session->config.log_key;
+    hello.key = id->log_key;
     connection->fd = fd >= 0 ? fd : -1;
     if (fd < 0 || um_ipc_send(fd, &hello, NULL) != 0 ||
         um_reactor_watch(connection->reactor, fd, UM_WATCH_GROUP, connection->index) != 0) {
@@ -209,6 +209,7 @@ static void on_welcome(um_ipc_connection *connection, const um_ipc_control *welc
         d->is_topic_reported = false;
     report_topics(connection);
     UM_COUNT(connection->session->counters.connects, 1);
+    um_receiver_session_note_activity(connection->session, now_ns);
     note_life(connection, now_ns);
     um_reactor_wake_by(connection->reactor, connection->due_ns);
     ++*connection->changes;

@@ -462,10 +462,6 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
         receiving->reactor->error_step = "key set";
         return -EKEYREJECTED;
     }
-    if (session->config.log_key != config->log_key) { /* the key of another receiver does not admit this one */
-        receiving->reactor->error_step = "log key";
-        return -EKEYREJECTED;
-    }
     if (um_receiver_session_find(session, receiver, topic_index) != NULL)
         return -EEXIST;
     um_delivery *delivery = um_allocate(sizeof *delivery);

@@ -78,7 +78,7 @@ static um_address control_address(const um_sim_session *session)
 static um_session_id identity_of(const um_sim_session *session)
 {
     const um_source_session_config *config = &session->core.config;
-    return (um_session_id){control_address(session), config->group, config->session_id, config->transport};
+    return (um_session_id){control_address(session), config->group, config->session_id, config->transport, 0};
 }
 
 /* Sends as the source does: to the group, or to the address of each receiver except a few. */

@@ -216,7 +216,8 @@ int um_sim_join(um_sim_world *world, int receiver_index, int source_index, const
     full.id = (um_session_id){{source->session->host->address.ip, session_config->nak_port},
                               session_config->group,
                               session_config->session_id,
-                              session_config->transport};
+                              session_config->transport,
+                              0};
     full.receiver_id = um_sim_receiver_id(host);
     um_receiver_session *session = um_node_find_session(host->node, &full.id);
     if (session != NULL && session->has_ended)

@@ -213,7 +213,7 @@ static um_receiver_session *transport_of(const um_sim_host *host, const um_sim_w
 {
     const um_source_session_config *config = &wire->session->core.config;
     um_session_id id = {
-        {wire->session->host->address.ip, config->nak_port}, config->group, config->session_id, config->transport};
+        {wire->session->host->address.ip, config->nak_port}, config->group, config->session_id, config->transport, 0};
     return um_node_find_session(host->node, &id);
 }
 

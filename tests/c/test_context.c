@@ -130,8 +130,8 @@ static um_subscription *subscribe(world *w, um_event_queue *queue)
     um_subscription *subscription = subscription_open(queue);
     for (uint32_t topic = 0; topic < PUBLISHERS; topic++) {
         const um_source_session_config *of = &w->session_configs[topic % SESSIONS];
-        um_receiver_session_config session = receiver_config(
-            (um_session_id){um_address_of_v4(LOOPBACK, of->nak_port), of->group, of->session_id, UM_TRANSPORT_LBTRM});
+        um_receiver_session_config session = receiver_config((um_session_id){
+            um_address_of_v4(LOOPBACK, of->nak_port), of->group, of->session_id, UM_TRANSPORT_LBTRM, 0});
         CHECK_EQ(um_subscription_map(subscription, &session, topic, topic), 0);
     }
     return subscription;
@@ -534,9 +534,9 @@ TEST("UX-12", "groups are listed without the connections of LBT-IPC and TCP, whi
     um_event_queue *queue = queue_open(context, 8, 1 << 17);
     um_subscription *subscription = subscription_open(queue);
     const um_session_id ids[] = {
-        {um_address_of_v4(LOOPBACK, 5), {{0}, 0}, 0x5eed0001, UM_TRANSPORT_LBTIPC},
-        {um_address_of_v4(LOOPBACK, 5), {{0}, 0}, 0x5eed0002, UM_TRANSPORT_TCP},
-        {um_address_of_v4(LOOPBACK, 5), group_of(1), 0x5eed0003, UM_TRANSPORT_LBTRM},
+        {um_address_of_v4(LOOPBACK, 5), {{0}, 0}, 0x5eed0001, UM_TRANSPORT_LBTIPC, 0},
+        {um_address_of_v4(LOOPBACK, 5), {{0}, 0}, 0x5eed0002, UM_TRANSPORT_TCP, 0},
+        {um_address_of_v4(LOOPBACK, 5), group_of(1), 0x5eed0003, UM_TRANSPORT_LBTRM, 0},
     };
     um_address groups[4];
     for (uint32_t i = 0; i < sizeof ids / sizeof ids[0]; i++) {

@@ -108,7 +108,7 @@ static void close_audience(audience *a)
 static um_session_id identity(uint32_t number)
 {
     um_address source = um_address_of_v4(0x0a090001 + number % HOSTS, NAK_PORT);
-    return (um_session_id){source, UM_ADDRESS_V4(0xe00a0a0a, 14400), number + 1, UM_TRANSPORT_LBTRM};
+    return (um_session_id){source, UM_ADDRESS_V4(0xe00a0a0a, 14400), number + 1, UM_TRANSPORT_LBTRM, 0};
 }
 
 static void join(audience *a, life *l)

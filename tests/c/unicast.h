@@ -112,7 +112,7 @@ static inline connecting *connecting_open(void)
     c->link.base.ops = &capture_ops;
     c->link.space = UINT32_MAX;
     um_receiver_session_config config = session_config();
-    config.id = (um_session_id){{source_address.ip, SOURCE_PORT}, {{0}, 0}, SID, UM_TRANSPORT_LBTRU};
+    config.id = (um_session_id){{source_address.ip, SOURCE_PORT}, {{0}, 0}, SID, UM_TRANSPORT_LBTRU, 0};
     config.nak_initial_backoff_ns = 0;
     config.send_naks = true;
     config.connect_interval_ns = 100 * NS_PER_MS;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import random
@@ -420,7 +421,8 @@ def test_a_source_that_shows_no_life_ends(receiving: Context) -> None:
     with receiving.receiver("stopped", transport_lbtipc_activity_timeout=800) as receiver:
         end = start("send", "stopped", options={"transport_lbtipc_sm_interval": 100}, receivers=2)
         try:
-            wait_for(lambda: receiver.stats()["delivery_controllers"], "the source is found")
+            (row,) = collect_events(receiver, 1)
+            assert isinstance(row, BeginningOfSession)
             idle_until = time.monotonic() + 2.0  # it waits for a second receiver, and sends nothing
             while time.monotonic() < idle_until:
                 assert receiver.poll(10, 0.1).events() == []
@@ -645,11 +647,12 @@ def test_a_hostile_log_is_given_up(receiving: Context, what: str) -> None:
         peer = raw.accept()
         raw.write(record, end)
         raw.wake(peer)
-        assert peer.recv(64) == b""
+        with contextlib.suppress(ConnectionResetError):  # the receiver has looked at the log by itself
+            assert peer.recv(64) == b""
         raw.accept()  # it attaches again
         raw.close()
-        rows = collect_events(receiver, 1)
-        assert isinstance(rows[-1], EndOfSession)
+        rows = collect_events(receiver, 2)
+        assert [type(row) for row in rows] == [BeginningOfSession, EndOfSession]
 
 
 def test_an_end_far_ahead_is_a_loss_of_a_source_paced_log(receiving: Context) -> None:

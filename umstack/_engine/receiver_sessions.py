@@ -60,7 +60,7 @@ def receiver_session_config(
     elif isinstance(address, LbtipcAddress):
         config.activity_timeout_ns = NEVER_NS
         config.connection_timeout_ns = options.transport_lbtipc_activity_timeout_ns
-        config.log_key = log_key
+        config.id.log_key = log_key
     else:
         _fill_datagram_receiver(config, address, options, core)
     config.datagram_max_bytes = core.datagram_bytes

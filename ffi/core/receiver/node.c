@@ -153,8 +153,8 @@ static enum um_transport transport_of(const um_rx *rx)
 static um_session_id identity_of(const um_rx *rx, const um_packet *packet)
 {
     if (UM_LIKELY(transport_of(rx) == UM_TRANSPORT_LBTRM))
-        return (um_session_id){{rx->from.ip, packet->nak_port}, rx->to, packet->session_id, UM_TRANSPORT_LBTRM};
-    return (um_session_id){rx->from, {{0}, 0}, packet->session_id, UM_TRANSPORT_LBTRU};
+        return (um_session_id){{rx->from.ip, packet->nak_port}, rx->to, packet->session_id, UM_TRANSPORT_LBTRM, 0};
+    return (um_session_id){rx->from, {{0}, 0}, packet->session_id, UM_TRANSPORT_LBTRU, 0};
 }
 
 /* Returns the session of a packet, or NULL. */

@@ -315,8 +315,7 @@ static void demultiplex(um_receiver_session *session, const uint8_t *body, uint3
     }
 }
 
-/* The first datagram of any kind begins the session for every controller on it (UM-76). */
-static void note_activity(um_receiver_session *session, int64_t now_ns)
+void um_receiver_session_note_activity(um_receiver_session *session, int64_t now_ns)
 {
     session->last_activity_ns = now_ns;
     if (UM_LIKELY(session->is_active))
@@ -628,7 +627,7 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_packet
     um_filter_report report;
     switch (packet->type) {
     case UM_LBTRM_DATA:
-        note_activity(session, now_ns);
+        um_receiver_session_note_activity(session, now_ns);
         if (UM_UNLIKELY(packet->flags & UM_LBTRM_FLAG_RETRANSMISSION) &&
             session->config.id.transport == UM_TRANSPORT_LBTRU && um_filter_report_decode(packet, &report))
             on_filter_report(session, &report, now_ns);
@@ -641,7 +640,7 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_packet
         if (UM_UNLIKELY(packet->body_length > 0) && on_repair_report(session, packet, now_ns))
             break;
         um_status_reports_on_session_message(session, packet, now_ns);
-        note_activity(session, now_ns);
+        um_receiver_session_note_activity(session, now_ns);
         on_sm(session, packet, now_ns);
         if (UM_UNLIKELY(packet->body_length > 0))
             on_sm_body(session, packet, rx, length, now_ns);

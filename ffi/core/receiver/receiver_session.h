@@ -51,6 +51,10 @@ void um_receiver_session_drop(um_receiver_session *session, enum um_dgram_status
 /* Counts a datagram of this session that was not authentic, by reason. */
 void um_receiver_session_drop_unverified(um_receiver_session *session, enum um_tag_status status, int64_t now_ns);
 
+/* Begins the session for every controller on it, once: with its first datagram of any kind (UM-76); LBT-IPC: attached
+ * to the log. */
+void um_receiver_session_note_activity(um_receiver_session *session, int64_t now_ns);
+
 /* Ends the session (UM-105): delivers held messages, then the end of session. */
 void um_receiver_session_end(um_receiver_session *session, int64_t now_ns);
 

@@ -113,8 +113,6 @@ typedef struct um_receiver_session_config {
     int64_t reconnect_timeout_ns;  /* the session ends after this long without a connection */
     int64_t connection_timeout_ns; /* a peer that acknowledges nothing for this long is dead; 0: system default */
     uint32_t receive_buffer_bytes; /* of the socket; 0: system default, which adapts */
-    /* LBT-IPC */
-    uint64_t log_key; /* what the source's log admits receivers by; 0: none */
 } um_receiver_session_config;
 
 /* The timers of a session, each a deadline in due_ns. Two more deadlines move with every datagram and are computed: the

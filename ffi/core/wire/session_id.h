@@ -23,12 +23,14 @@ typedef struct um_session_id {
     um_address group;  /* LBT-RM: multicast group and destination port; else zero */
     uint32_t session_id;
     enum um_transport transport;
+    uint64_t log_key; /* LBT-IPC: what the source's log admits receivers by; 0: none. Part of the identity, so that a
+                         receiver with a wrong key does not take the place of one with the right key. */
 } um_session_id;
 
 static inline bool um_session_id_equal(const um_session_id *a, const um_session_id *b)
 {
-    return a->session_id == b->session_id && a->transport == b->transport && um_address_equal(a->source, b->source) &&
-           um_address_equal(a->group, b->group);
+    return a->session_id == b->session_id && a->transport == b->transport && a->log_key == b->log_key &&
+           um_address_equal(a->source, b->source) && um_address_equal(a->group, b->group);
 }
 
 #endif
