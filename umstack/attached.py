@@ -17,7 +17,8 @@ from umstack._engine.host_identity import host_id
 from umstack._engine.publication import Publication
 from umstack._engine.registry import Registry
 from umstack._engine.source_events import Drained
-from umstack._engine.transport_address import LbtipcAddress
+from umstack._engine.subscription import LateMapping, Subscription
+from umstack._engine.transport_address import LbtipcAddress, TransportAddress, address_of_name
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions
 from umstack.driver import DriverClient, SharedLog
 from umstack.driver.client import SourceState, published_of
@@ -27,12 +28,15 @@ from umstack.event_queue import EventQueue
 from umstack.events import Event
 from umstack.foreign_text import displayed
 from umstack.receiver import Receiver
+from umstack.recovery import RecoveryService, endpoint_option
 from umstack.requests import RequestService
 from umstack.resolution import Resolver
+from umstack.resolution.codec import WireOption
 from umstack.source import Source
 from umstack.telemetry.reading import publication_counters
 
 _ATTACHED_SECONDS = 2.0
+_SESSIONS_MAX = 4096
 _log = logging.getLogger("umstack.driver")
 
 
@@ -57,6 +61,11 @@ def options_of_attached(options: ContextOptions) -> ContextOptions:
             hint="give the key file to `umstack driver`, or open the context with driver='none'",
         )
     return replace(options, link="socket")
+
+
+def network_sessions(registry: Registry, logs: set[TransportAddress]) -> set[TransportAddress]:
+    """Return the sessions on the network whose messages came through logs that have ended."""
+    return {one for receiver in registry.of(AttachedReceiver) for one in receiver.take_sessions(logs)}
 
 
 def leave_driver(registry: Registry, resolver: Resolver) -> None:
@@ -86,12 +95,11 @@ class AttachedSource(Source):
         topic_index: int,
         options: SourceOptions,
         requests: RequestService,
+        recovery: RecoveryService,
     ) -> None:
         """Open the source and let the driver, and the receivers of this host, attach to its log."""
         if options.transport == "lbtipc":
             raise unsupported("transport lbtipc", "because it needs none")
-        if options.late_join:
-            raise unsupported("late_join", "because the receivers of this host could not request messages")
         self._driver = driver
         self._refusal: UmError | None = None
         self._former: Publication | None = None
@@ -106,6 +114,11 @@ class AttachedSource(Source):
         try:
             address = cast("LbtipcAddress", session.address)
             log = SharedLog(address.session_id, address.transport_id, topic_index, session.log_key)
+            if (
+                options.late_join
+            ):  # for the receivers of this host; the driver retains messages for the network
+                endpoint = self._offer_late_join(recovery)
+                log = replace(log, request_ip=endpoint.ip, request_port=endpoint.port)
             self._number, self._published = driver.publish(topic, log, options, self)
             lib.um_publication_hold(self._handle, False)  # an earlier driver may have ended meanwhile
             self.topic_index = self._published.topic_index
@@ -150,7 +163,9 @@ class AttachedSource(Source):
         return True
 
     def leave_driver(self) -> None:
-        """Publish in this process from now on, in a new session. The caller holds the lifecycle lock.
+        """Publish in this process from now on, in a new session, which retains messages from its beginning.
+
+        The caller holds the lifecycle lock.
 
         Raises:
             UmError: As Context.source(); the source is as after on_driver_gone().
@@ -171,9 +186,13 @@ class AttachedSource(Source):
         self.topic_index = former.topic_index
         self._publication, self._handle = publication, publication.handle
         engine.registry.add(self, publication)
+        topic_options: tuple[WireOption, ...] = ()
+        if self._recovery is not None:
+            self._recovery.stop_serving(former)
+            topic_options = (endpoint_option(self._offer_late_join(self._recovery)),)
         former.close()
         engine.sessions.release(former.session)
-        self._resolver.advertise(self.topic, self.topic_index, session.address, self.options, ())
+        self._resolver.advertise(self.topic, self.topic_index, session.address, self.options, topic_options)
 
     def _error(self, result: int, doing: str) -> UmError:
         if result == lib.UM_CLOSED and self._refusal is not None and not self.closed:
@@ -299,26 +318,33 @@ def _log_options(options: SourceOptions) -> SourceOptions:
 class AttachedReceiver(Receiver):
     """A receiver whose topic a driver receives. Made by Context.receiver()."""
 
-    __slots__ = ("_driver", "_number")
+    __slots__ = ("_driver", "_number", "_recovery", "_sessions")
 
     def __init__(
         self,
         engine: Engine,
         resolver: Resolver,
         driver: DriverClient,
+        recovery: RecoveryService,
         topic: str,
         options: ReceiverOptions,
         on_message: Callable[[Event], None] | None,
         queue: EventQueue | None,
     ) -> None:
         """Open the receiver and have the driver receive the topic."""
-        if options.use_late_join and "use_late_join" in options.given:
-            raise unsupported("use_late_join", "because its log begins with the next message")
         self._driver = driver
+        self._recovery = recovery
+        self._sessions: dict[TransportAddress, str] = {}
+        """The logs that it is attached to, and the sessions on the network of their sources."""
         self._number = 0
         super().__init__(engine, resolver, topic, options, on_message, queue)
+        self._resolver.query(
+            topic, options
+        )  # for wildcard receivers and NoSource; the driver looks for itself
         try:
             self._number = driver.receive(topic, options, self)
+            if driver.is_searching:
+                self._subscription.report_driver_lost()
         except BaseException:
             self.close()
             raise
@@ -331,11 +357,32 @@ class AttachedReceiver(Receiver):
         address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
         if (current := self._subscription.log_of(name)) is not None:
             return current == address
+        endpoint = log.request_endpoint
+        if endpoint is not None and not self._engine.tcp_peers.admits_of_session(
+            endpoint.ip, name, f"late join of {self.topic!r}"
+        ):
+            endpoint = None
+
+        def join_late(subscription: Subscription, session: Any, mapping: LateMapping) -> None:
+            self._recovery.join(subscription, session, log.topic_index, mapping)
+
         try:
-            self._engine.map_shared_log(self._subscription, address, log.topic_index, log.key, name)
+            if endpoint is not None:
+                self._recovery.expect()
+            if len(self._sessions) == _SESSIONS_MAX:  # the ends of some were not reported
+                del self._sessions[next(iter(self._sessions))]
+            self._sessions[address] = name.rpartition("[")[0]
+            self._engine.map_shared_log(
+                self._subscription, address, log.topic_index, log.key, name, endpoint, join_late
+            )
         except UmError as error:
             _log.warning("%s is not received: %s", displayed(name), displayed(str(error)))
         return True
+
+    def take_sessions(self, logs: set[TransportAddress]) -> list[TransportAddress]:
+        """Return the sessions on the network that these logs were of, which have ended. Once for each."""
+        names = [self._sessions.pop(log) for log in logs & self._sessions.keys()]
+        return [one for name in names if (one := address_of_name(name)) is not None]
 
     def on_driver_lost(self) -> None:
         """Report it."""
@@ -348,9 +395,8 @@ class AttachedReceiver(Receiver):
         """Nothing comes any more, as has been reported."""
 
     def leave_driver(self) -> None:
-        """Receive in this process from now on."""
+        """Receive in this process from now on, what topic resolution finds again."""
         self._number = 0
-        self._resolver.query(self.topic, self.options)
 
     @property
     def sources(self) -> list[str]:

@@ -357,7 +357,14 @@ class Context(AsyncClosing):
 
             index, self._next_topic_index = self._next_topic_index, self._next_topic_index + 1
             return AttachedSource(
-                self._engine, self._resolver, self._driver, topic, index, chosen, self._requests
+                self._engine,
+                self._resolver,
+                self._driver,
+                topic,
+                index,
+                chosen,
+                self._requests,
+                self._recovery,
             )
         if chosen.transport == "lbtrm":
             _check_multicast(self.interface, chosen.transport_lbtrm_multicast_address)
@@ -451,11 +458,14 @@ class Context(AsyncClosing):
             if takes_group is not None:
                 raise unsupported("takes_group", "which receives every source of a topic once for all")
             return AttachedReceiver(
-                self._engine, self._resolver, self._driver, topic, chosen, on_message, queue
+                self._engine, self._resolver, self._driver, self._recovery, topic, chosen, on_message, queue
             )
         receiver = Receiver(self._engine, self._resolver, topic, chosen, on_message, queue, takes_group)
         self._resolver.query(topic, chosen)
         return receiver
+
+    def _receive_into(self, topic: str, queue: EventQueue, chosen: ReceiverOptions) -> Receiver:
+        return self._make_receiver(topic, None, queue, None, chosen)
 
     def _leave_driver(self) -> None:
         """Continue with sockets of this process, after no driver came back. On the thread that looked for one."""
@@ -466,12 +476,6 @@ class Context(AsyncClosing):
                 self._driver = None
                 self._warn_occupied(self.interface)
                 leave_driver(self._engine.registry, self._resolver)
-
-    def _refuse_with_driver(self, what: str, why: str) -> None:
-        if self._driver is not None:
-            from umstack.attached import unsupported
-
-            raise unsupported(what, why)
 
     def event_queue(
         self,
@@ -549,7 +553,6 @@ class Context(AsyncClosing):
                 print(receiver.poll(timeout=0.1).messages(), receiver.topics())
             ```
         """
-        self._refuse_with_driver("a wildcard receiver", "which receives topics by name only")
         if (pattern is None) == (prefix is None):
             raise OptionError("a wildcard receiver takes a pattern or a prefix", hint="give one of them")
         if not self.options.resolver_cache:
@@ -583,6 +586,7 @@ class Context(AsyncClosing):
                 wildcard_options,
                 queue_options,
                 on_message,
+                self._receive_into,
             )
             self._resolver.match(key, compiled, wildcard_options)
             return receiver
@@ -623,7 +627,6 @@ class Context(AsyncClosing):
                 print(receiver.receive(timeout=0.1))
             ```
         """
-        self._refuse_with_driver("a hot failover receiver", "which passes no hot failover numbers on")
         encode_topic_name(topic)
         if len(others) >= lib.UM_HF_INPUTS_MAX or self in others or len(set(others)) < len(others):
             raise OptionError(
@@ -638,7 +641,7 @@ class Context(AsyncClosing):
                 f"hot failover receiver {topic!r}: it delivers every message",
                 hint="leave receiver_full_queue at hold or lose",
             )
-        lines = [(one._engine, one._resolver) for one in (self, *others)]
+        lines = [(one._engine, one._receive_into) for one in (self, *others)]
         with self._core.lifecycle, ExitStack() as locks:
             for one in (self, *others):
                 locks.enter_context(one._core.lifecycle)
@@ -838,6 +841,10 @@ class Context(AsyncClosing):
     def _forget_ended_sessions(self) -> None:
         """Make topic resolution report the sources of timed-out sessions again when they are advertised."""
         ended = self._engine.ended_sessions()
+        if ended and self._driver is not None:
+            from umstack.attached import network_sessions
+
+            ended = network_sessions(self._engine.registry, ended)
         if ended is None or ended:
             self._resolver.forget_sessions(ended)
         self._engine.steer()

@@ -9,12 +9,11 @@ from umstack._engine.queue_memory import QueueMemory
 from umstack.config import EventQueueOptions, ReceiverOptions
 from umstack.event_queue import EventQueue
 from umstack.events import Event
-from umstack.receiver import Receiver
-from umstack.resolution import Resolver
+from umstack.receiver import MakeReceiver
 from umstack.telemetry.reading import Counters, hot_failover_counters
 
-Line = tuple[Engine, Resolver]
-"""The engine and resolver of a context that receives the stream."""
+Line = tuple[Engine, MakeReceiver]
+"""The engine of a context that receives the stream, and what opens its receiver."""
 
 
 class HotFailoverReceiver(EventQueue):
@@ -55,9 +54,8 @@ class HotFailoverReceiver(EventQueue):
         self._queues: list[EventQueue] = []
         super().__init__(engine, options, queue_options, on_message, prepare=self._make_stream)
         try:
-            for at, (line, resolver) in enumerate(lines):
-                Receiver(line, resolver, topic, options, None, [self, *self._queues][at])
-                resolver.query(topic, options)
+            for (_, make_receiver), queue in zip(lines, [self, *self._queues], strict=True):
+                make_receiver(topic, queue, options)
         except BaseException:
             self.close()
             raise

@@ -17,6 +17,9 @@ from umstack.reader import Reader
 from umstack.resolution import Resolver
 from umstack.telemetry.reading import Counters, subscription_counters
 
+MakeReceiver = Callable[[str, EventQueue, ReceiverOptions], "Receiver"]
+"""Opens a receiver of a topic that delivers into an event queue, as its context does. With the lifecycle lock."""
+
 
 class Receiver(Reader):
     """Receive one topic. Made by Context.receiver(). One thread at a time reads it.
@@ -46,8 +49,10 @@ class Receiver(Reader):
         on_message: Callable[[Event], None] | None,
         queue: EventQueue | None,
         takes_group: Callable[[str], bool] | None = None,
+        *,
+        is_relayed: bool = False,
     ) -> None:
-        """Open the receiver; called by Context.receiver()."""
+        """Open the receiver; called by Context.receiver(). The driver relays its own to applications."""
         self.topic = topic
         """The topic's name."""
         self.options = options
@@ -61,7 +66,9 @@ class Receiver(Reader):
         if queue is not None:
             self._reading.clear()
         try:
-            self._subscription = Subscription(engine.core, memory, topic, options, takes_group)
+            self._subscription = Subscription(
+                engine.core, memory, topic, options, takes_group, is_relayed=is_relayed
+            )
         except BaseException:
             self._close_own_queue()
             raise

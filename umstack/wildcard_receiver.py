@@ -9,7 +9,7 @@ from umstack._engine.engine import Engine
 from umstack.config import EventQueueOptions, ReceiverOptions, WildcardReceiverOptions
 from umstack.event_queue import EventQueue
 from umstack.events import Event
-from umstack.receiver import Receiver
+from umstack.receiver import MakeReceiver, Receiver
 from umstack.resolution import Resolver, TopicPattern
 
 
@@ -43,7 +43,15 @@ class WildcardReceiver(EventQueue):
         ```
     """
 
-    __slots__ = ("_key", "_listeners", "_receivers", "_resolver", "pattern", "wildcard_options")
+    __slots__ = (
+        "_key",
+        "_listeners",
+        "_make_receiver",
+        "_receivers",
+        "_resolver",
+        "pattern",
+        "wildcard_options",
+    )
 
     def __init__(
         self,
@@ -56,11 +64,13 @@ class WildcardReceiver(EventQueue):
         wildcard_options: WildcardReceiverOptions,
         queue_options: EventQueueOptions,
         on_message: Callable[[Event], None] | None,
+        make_receiver: MakeReceiver,
     ) -> None:
         """Open the receiver; called by Context.wildcard_receiver().
 
-        `listeners` holds its callbacks under `key` while it is open.
+        `listeners` holds its callbacks under `key` while it is open. `make_receiver` is called for each topic.
         """
+        self._make_receiver = make_receiver
         self._resolver = resolver
         self._key = key
         self._listeners = listeners
@@ -92,10 +102,10 @@ class WildcardReceiver(EventQueue):
         if self.closed:
             return
         if not has_joined:
-            self._receivers.pop(topic).close()
+            if (receiver := self._receivers.pop(topic, None)) is not None:  # None: it could not be opened
+                receiver.close()
         elif topic not in self._receivers:
-            self._receivers[topic] = Receiver(self._engine, self._resolver, topic, self.options, None, self)
-            self._resolver.query(topic, self.options)
+            self._receivers[topic] = self._make_receiver(topic, self, self.options)
 
     def close(self) -> None:
         """Stop receiving every topic and end the queue. Batches already taken stay readable.

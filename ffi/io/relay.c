@@ -113,7 +113,8 @@ static bool is_plain(const um_relay *relay, const um_publication *publication, u
 {
     const um_block *block = relay->rows.block;
     uint16_t flags = block->flags[row];
-    if (um_row_kind_of(flags) != UM_ROW_MESSAGE || (flags & (UM_MESSAGE_REQUEST | UM_MESSAGE_PROPERTIES)) != 0 ||
+    if (um_row_kind_of(flags) != UM_ROW_MESSAGE ||
+        (flags & (UM_MESSAGE_REQUEST | UM_MESSAGE_PROPERTIES | UM_MESSAGE_HOT_FAILOVER)) != 0 ||
         block->sources[row] != source)
         return false;
     if (!relay->keeps_numbers)
@@ -151,6 +152,15 @@ static int64_t send_row(um_relay *relay, um_publication *publication, int64_t ti
     uint32_t row = relay->rows.first, length = length_of(block, row);
     um_lbmc_extras extras = {.request = block->flags[row] & UM_MESSAGE_REQUEST ? &block->requests[row] : NULL};
     const uint8_t *data = block->payload + block->offsets[row];
+    um_lbmc_hot_failover number;
+    if (block->flags[row] & UM_MESSAGE_HOT_FAILOVER) {
+        uint32_t before = um_lbmc_read_hot_failover(data, length, &number);
+        if (before == 0)
+            return -EINVAL;
+        extras.hot_failover = &number;
+        data += before;
+        length -= before;
+    }
     if (block->flags[row] & UM_MESSAGE_PROPERTIES) {
         const um_properties_place *place = &block->properties[row];
         if ((size_t)length + place->bytes > relay->scratch_bytes)
@@ -209,7 +219,8 @@ static bool on_event(um_relay *relay, relay_target *target, uint32_t kind)
     else if (kind == UM_ROW_BURST_LOSS)
         note_loss(relay, target, block->first_sequence_numbers[relay->rows.first], last_sqn);
     consume(relay, 1);
-    if (kind != UM_ROW_END_OF_SESSION || (target->publication == NULL && !target->is_ignored))
+    if ((kind != UM_ROW_END_OF_SESSION && kind != UM_ROW_SOURCE_DELETED) ||
+        (target->publication == NULL && !target->is_ignored))
         return false;
     flush(relay);
     target->publication = NULL;
@@ -219,8 +230,8 @@ static bool on_event(um_relay *relay, relay_target *target, uint32_t kind)
 
 static bool needs_target(uint32_t kind)
 {
-    return kind == UM_ROW_MESSAGE || kind == UM_ROW_BEGINNING_OF_SESSION || kind == UM_ROW_UNRECOVERABLE_LOSS ||
-           kind == UM_ROW_BURST_LOSS;
+    return kind == UM_ROW_MESSAGE || kind == UM_ROW_SOURCE_CREATED || kind == UM_ROW_BEGINNING_OF_SESSION ||
+           kind == UM_ROW_UNRECOVERABLE_LOSS || kind == UM_ROW_BURST_LOSS;
 }
 
 int um_relay_run(um_relay *relay, int64_t timeout_ns, uint32_t *source)

@@ -237,11 +237,23 @@ class Engine:
         return isinstance(address, LbtruAddress) or self._is_joined(address)
 
     def map_shared_log(
-        self, subscription: Subscription, address: LbtipcAddress, topic_index: int, log_key: int, source: str
+        self,
+        subscription: Subscription,
+        address: LbtipcAddress,
+        topic_index: int,
+        log_key: int,
+        source: str,
+        request_port: Endpoint | None = None,
+        join_late: Callable[[Subscription, Any, LateMapping], None] | None = None,
     ) -> None:
-        """Map a source that reaches one receiver through a shared log of this host, under the source's name."""
+        """Map a source that reaches one receiver through a shared log of this host, under the source's name.
+
+        `request_port` and `join_late` are as those of map_source().
+        """
         config = receiver_session_config(address, subscription.options, self.core, log_key=log_key)
-        result = subscription.map_log(config, address, topic_index, source)
+        result, late = subscription.map_log(config, address, topic_index, source, request_port)
+        if late is not None and join_late is not None:
+            join_late(subscription, config, late)
         if result not in (0, -errno.EEXIST, lib.UM_CLOSED):
             self.core.check(result, f"attaching to the log of {source}")
 

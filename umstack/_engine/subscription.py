@@ -51,13 +51,19 @@ class Subscription:
         topic: str,
         options: ReceiverOptions,
         takes_group: Callable[[str], bool] | None,
+        *,
+        is_relayed: bool = False,
     ) -> None:
-        """Open it. `takes_group` gets a source's multicast group and returns whether to receive that source."""
+        """Open it. `takes_group` gets a source's multicast group and returns whether to receive that source.
+
+        `is_relayed` keeps hot failover numbers with their messages, for a relay.
+        """
         self._owner = RowOwner(closed=True)
         self.topic = topic
         self.options = options
         self._takes_group = takes_group
-        self._mapped: set[str] = set()
+        self._mapped: dict[str, Endpoint | None] = {}
+        """Its sources, and where each serves retained messages."""
         self._logs: dict[str, LbtipcAddress] = {}
         """By source, the log of a driver from which it is received."""
         self._positions: dict[str, int] = {}
@@ -70,7 +76,7 @@ class Subscription:
         config.map_entries_max = core.options.delivery_control_maximum_total_map_entries
         config.burst_loss_max = options.delivery_control_maximum_burst_loss
         config.loss_check_interval_ns = options.delivery_control_loss_check_interval_ns
-        config.is_hot_failover = queue.is_hot_failover
+        config.is_hot_failover = queue.is_hot_failover or is_relayed
         config.source_notification = options.source_notification
         config.use_otr = options.use_otr == 1
         config.otr_initial_delay_ns = options.otr_request_initial_delay_ns
@@ -107,24 +113,30 @@ class Subscription:
             self.retire_ended()
         return self._logs.get(source)
 
-    def map_log(self, session: Any, log: LbtipcAddress, topic_index: int, source: str) -> int:
-        """Map a source that a driver receives, whose former log has ended. Returns the core's result.
+    def map_log(
+        self, session: Any, log: LbtipcAddress, topic_index: int, source: str, request_port: Endpoint | None
+    ) -> tuple[int, LateMapping | None]:
+        """Map a source that a driver receives, whose former log has ended. Returns what map_late() returns.
 
         It is resumed where its last log ended. The driver that wrote that log, or its session with the source, has
         ended since, so the core does not know that both logs have the same source.
         """
         self._logs[source] = log
-        result = self.map(session, topic_index, source)
+        late: LateMapping | None = None
+        if request_port is None:
+            result = self.map(session, topic_index, source)
+        else:
+            result, late = self.map_late(session, topic_index, source, request_port)
         if result != 0:
             self._logs.pop(source, None)
-        return result
+        return result, late
 
     def map(self, session: Any, topic_index: int, source: str) -> int:
         """Map a source, given as the topic index of a session and the source's name. Returns the core's result."""
         if self.closed:
             return 0
         was_mapped = source in self._mapped
-        number = self._number(source)
+        number = self._number(source, None)
         position = self._positions.pop(source, None)
         if position is None:
             result = int(lib.um_subscription_map(self.handle, session, topic_index, number))
@@ -146,7 +158,7 @@ class Subscription:
         mapping.request_port = core_address(request_port)
         mapping.joins_late = self.options.use_late_join
         mapping.caching_proximity = self.options.retransmit_message_caching_proximity
-        number = self._number(source)
+        number = self._number(source, request_port)
         result = int(lib.um_subscription_map_late(self.handle, session, topic_index, number, mapping))
         self._note_mapped(source, number, result, was_mapped)
         if result != 0 or not mapping.is_fetched:
@@ -154,10 +166,10 @@ class Subscription:
         resume_sqn = mapping.resume_sqn if mapping.is_resumed else None
         return result, LateMapping(request_port, mapping.epoch, resume_sqn)
 
-    def _number(self, source: str) -> int:
+    def _number(self, source: str, request_port: Endpoint | None) -> int:
         """Return the number of a source that is about to be mapped; the core may count it before its call returns."""
         self.retire_ended()
-        self._mapped.add(source)
+        self._mapped.setdefault(source, request_port)
         return self.queue.sources.number(self.topic, source, self._owner)
 
     def _note_mapped(self, source: str, number: int, result: int, was_mapped: bool) -> None:
@@ -165,7 +177,7 @@ class Subscription:
         if result != 0:
             self.queue.sources.retire(number)
         if result != 0 and not (result == -errno.EEXIST and was_mapped):
-            self._mapped.discard(source)
+            self._mapped.pop(source, None)
 
     def retire_ended(self) -> None:
         """Let the numbers of sources that have ended be used again."""
@@ -173,7 +185,7 @@ class Subscription:
         while count := lib.um_subscription_take_ended(self.handle, ended, _ENDED_TOGETHER):
             for one in ended[0:count]:
                 name = self.queue.sources.retire(one.source, one.rows)
-                self._mapped.discard(name)
+                self._mapped.pop(name, None)
                 if self._logs.pop(name, None) is not None and one.has_position:
                     self._positions[name] = one.next_sqn
                     if len(self._positions) > POSITIONS_MAX:
@@ -182,6 +194,10 @@ class Subscription:
     def is_mapped(self, source: str) -> bool:
         """Return true if the source is mapped, or ended since the last was mapped. Any thread."""
         return source in self._mapped
+
+    def request_port_of(self, source: str) -> Endpoint | None:
+        """Return where a source serves retained messages; None if it offers none, or is not mapped. Any thread."""
+        return self._mapped.get(source)
 
     def connected(self) -> int:
         """Return the number of its sources whose messages from now on are received, or reported as lost."""

@@ -59,9 +59,10 @@ class TcpPeers:
         log that `what` is refused."""
         return self._admits(ip, what, is_own=ip == advertiser)
 
-    def admits_requester(self, ip: str, session_name: str) -> bool:
-        """Return true if connections are made to the requester of a request that arrived on a session."""
-        return self._admits(ip, "responses", is_own=is_session_of(session_name, ip))
+    def admits_of_session(self, ip: str, session_name: str, what: str) -> bool:
+        """Return true if connections are made to an address that came with a session, for example in a request;
+        otherwise count and log that `what` is refused."""
+        return self._admits(ip, what, is_own=is_session_of(session_name, ip))
 
     def _admits(self, ip: str, what: str, *, is_own: bool) -> bool:
         with self._checking:

@@ -6,6 +6,7 @@ of different transports are never equal.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, NamedTuple
 
 from umstack._core import lib
@@ -55,6 +56,10 @@ class LbtipcAddress(NamedTuple):
     transport: Literal["LBTIPC"] = "LBTIPC"
 
 
+_IP = r"(\[[0-9a-f:.]+\]|[0-9.]+)"
+_LBTRM_NAME = re.compile(f"LBTRM:{_IP}:([0-9]+):([0-9a-f]+):{_IP}:([0-9]+)")
+_UNICAST_NAME = re.compile(r"(LBTRU|TCP):([0-9.]+):([0-9]+)(?::([0-9a-f]+))?")
+
 TransportAddress = LbtrmAddress | LbtruAddress | TcpAddress | LbtipcAddress
 
 
@@ -73,6 +78,18 @@ def transport_name(address: TransportAddress) -> str:
         )
     name = f"{address.transport}:{address.source_ip}:{address.source_port}"
     return f"{name}:{address.session_id:08x}" if address.session_id else name
+
+
+def address_of_name(name: str) -> TransportAddress | None:
+    """Return the address of an LBT-RM, LBT-RU or TCP session with this name of transport_name(), else None."""
+    if (found := _LBTRM_NAME.fullmatch(name)) is not None:
+        ip, nak_port, session_id, group, port = found.groups()
+        return LbtrmAddress(ip.strip("[]"), group.strip("[]"), int(session_id, 16), int(port), int(nak_port))
+    if (found := _UNICAST_NAME.fullmatch(name)) is None:
+        return None
+    transport, ip, port, session_id = found.groups()
+    kind = LbtruAddress if transport == "LBTRU" else TcpAddress
+    return kind(ip, int(session_id or "0", 16), int(port))
 
 
 def is_session_of(name: str, ip: str) -> bool:

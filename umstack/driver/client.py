@@ -270,40 +270,43 @@ class DriverClient:
     # ---- requests ----
 
     def receive(self, topic: str, options: ReceiverOptions, receiver: AttachedObject) -> int:
-        """Have a receiver's topic received. Returns its number, for end(). Raises DriverError."""
+        """Have a receiver's topic received. Returns its number, for end(). Raises DriverError.
+
+        While a driver is looked for, the request is kept for it, and the call returns at once.
+        """
         fields = {"topic": topic, "options": _as_text(Scope.RECEIVER, options)}
-        return self._open("receive", fields, receiver)[0]
+        return self._open("receive", fields, receiver, waits=False)[0]
 
     def publish(
         self, topic: str, log: SharedLog, options: SourceOptions, source: AttachedObject
     ) -> tuple[int, PublishedSource]:
         """Have the messages of a source's shared log published. Returns its number. Raises DriverError."""
         fields = {"topic": topic, "options": _as_text(Scope.SOURCE, options), **asdict(log)}
-        number, answer = self._open("publish", fields, source)
+        number, answer = self._open("publish", fields, source, waits=True)
         try:
             return number, published_of(answer)
         except BaseException:
             self.end(number)
             raise
 
-    def _open(self, do: str, fields: dict[str, Any], opened: AttachedObject) -> tuple[int, dict[str, Any]]:
+    def _open(
+        self, do: str, fields: dict[str, Any], opened: AttachedObject, *, waits: bool
+    ) -> tuple[int, dict[str, Any]]:
         number = next(self._next)
         fields["id"] = number
         while True:
-            self._await_driver()
             with self._changed:
+                if waits:
+                    self._changed.wait_for(lambda: not self._is_searching or self._is_closing)
                 self._requests[number] = _Request(do, fields, opened)
+                if self._is_searching and not waits:
+                    return number, {}
             try:
                 return number, self._ask(do, fields)
             except BaseException as error:
                 self._forget(number)
                 if not (isinstance(error, DriverError) and self._is_searching):
                     raise
-
-    def _await_driver(self) -> None:
-        """Wait while a driver is looked for."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._is_searching or self._is_closing)
 
     def state(self, number: int) -> SourceState:
         """Return the state of a source: not connected while a driver is looked for. Raises DriverError."""
@@ -457,29 +460,43 @@ class DriverClient:
         return False
 
     def _restore(self) -> None:
-        """Repeat the requests of the open objects. Raises OSError, DriverError if the connection ends."""
+        """Repeat the requests of the open objects, some of which may be closed meanwhile, and others be opened.
+
+        Raises:
+            OSError: The connection ended.
+        """
+        answers: dict[int, dict[str, Any]] = {}
+        while not self._finish_search(answers):
+            with self._changed:
+                missing = {n: one for n, one in self._requests.items() if n not in answers}
+                closed = answers.keys() - self._requests.keys()
+            for number in closed:
+                self._ask_here("end", {"id": number})
+                del answers[number]
+            for number, request in missing.items():
+                try:
+                    answers[number] = self._ask_here(request.do, request.fields)
+                    if request.do == "publish":
+                        self._wait_attached(number)
+                except DriverError as error:
+                    self._forget(number)
+                    request.object.on_driver_gone(error)
+
+    def _finish_search(self, answers: Mapping[int, Mapping[str, Any]]) -> bool:
+        """End the search if the driver serves exactly the open objects; otherwise return false."""
         with self._changed:
-            requests = dict(self._requests)
-        answers: list[tuple[AttachedObject, dict[str, Any]]] = []
-        for number, request in requests.items():
-            try:
-                answer = self._ask_here(request.do, request.fields)
-                if request.do == "publish":
-                    self._wait_attached(number)
-                answers.append((request.object, answer))
-            except DriverError as error:
-                self._forget(number)
-                request.object.on_driver_gone(error)
-        for opened, answer in answers:
-            opened.on_driver_back(answer)
-        with self._changed:
+            if answers.keys() != self._requests.keys():
+                return False
+            for number, request in self._requests.items():
+                request.object.on_driver_back(answers[number])
             self.lost, self._is_searching = "", False
             self._changed.notify_all()
+            return True
 
     def _wait_attached(self, number: int) -> None:
-        """Wait until the driver reads a source's log. Raises OSError, DriverError."""
+        """Wait until the driver reads a source's log, or the source is closed. Raises OSError, DriverError."""
         deadline = time.monotonic() + _ANSWER_SECONDS
-        while not self._has_attached(number):
+        while number in self._requests and not self._has_attached(number):
             if time.monotonic() >= deadline:
                 raise DriverError(
                     f"the driver at {self.path} did not attach to the source within {_ANSWER_SECONDS:g} s",

@@ -21,16 +21,20 @@ it is in shared logs, to which both sides attach by LBT-IPC (docs/ipc.md).
 
 Each request has a number of its own, `request`, which `reply` returns. `id` is the application's number of a receiver
 or source. LOG is session_id, transport_id, topic_index and key of a shared log, which refuses processes without
-the key. A side that gets anything else closes the connection.
+the key, and request_ip and request_port of the source of its messages, which serves the messages that it retains to
+receivers that join late; the port is 0, or left out, if it retains none. A side that gets anything else closes the
+connection.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from umstack._engine.endpoint import Endpoint
 from umstack.config import Scope, find_option
 from umstack.errors import DriverError
 
@@ -54,6 +58,13 @@ class SharedLog:
     transport_id: int
     topic_index: int
     key: int = field(repr=False)
+    request_ip: str = ""
+    request_port: int = 0
+
+    @property
+    def request_endpoint(self) -> Endpoint | None:
+        """Where the source serves retained messages; None if it retains none."""
+        return Endpoint(self.request_ip, self.request_port) if self.request_port else None
 
 
 def default_path(interface: str) -> str:
@@ -119,7 +130,21 @@ def log_of(fields: Mapping[str, Any]) -> SharedLog:
         number_of(fields, "transport_id", 65535),
         number_of(fields, "topic_index"),
         number_of(fields, "key", _KEY_MAX),
+        *_request_endpoint_of(fields),
     )
+
+
+def _request_endpoint_of(fields: Mapping[str, Any]) -> tuple[str, int]:
+    if not fields.get("request_port"):
+        return "", 0
+    port, ip = number_of(fields, "request_port", 65535), text_of(fields, "request_ip")
+    try:
+        first = ipaddress.IPv4Address(ip).packed[0]
+    except ValueError:
+        first = 0
+    if not 0 < first < 224:
+        raise malformed("request_ip is no IPv4 address of a host")
+    return ip, port
 
 
 def topic_of(fields: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,10 +17,13 @@ from umstack._engine.receiver_sessions import receiver_session_config
 from umstack._engine.source_events import given_up
 from umstack._engine.subscription import Subscription
 from umstack._engine.transport_address import LbtipcAddress
-from umstack.config import Config
+from umstack.config import Config, ReceiverOptions
 from umstack.context import Context
 from umstack.driver import SharedLog
 from umstack.driving.relay import Relay
+from umstack.event_queue import EventQueue
+from umstack.events import Event
+from umstack.receiver import Receiver
 from umstack.telemetry.reading import publication_counters
 
 if TYPE_CHECKING:
@@ -32,8 +35,6 @@ _ATTACHED_SECONDS = 1.0
 _LOOK_SECONDS = 0.001
 _REPORTED_RECEIVERS_MAX = 128
 """As many as fit a message of the control protocol."""
-_TOPIC_INDEX = 1
-"""Each log carries one topic."""
 _LOCAL_OPTIONS = frozenset(
     {
         "ordered_delivery",
@@ -42,6 +43,17 @@ _LOCAL_OPTIONS = frozenset(
         "receiver_conflation_key_length",
         "receiver_queue_block_count",
         "receiver_queue_block_length",
+        "use_late_join",
+        "late_join_info_request_interval",
+        "late_join_info_request_maximum",
+        "retransmit_request_maximum",
+        "retransmit_request_bytes_maximum",
+        "retransmit_request_age_maximum",
+        "retransmit_request_low_sequence_number",
+        "retransmit_request_outstanding_maximum",
+        "retransmit_request_interval",
+        "retransmit_request_message_timeout",
+        "retransmit_message_caching_proximity",
         "source_notification",
         "resolution_no_source_notification_threshold",
     }
@@ -55,6 +67,20 @@ class DriverContext(Context):
     def _on_source(self, topic: str, topic_index: int, address: TransportAddress, advertiser: str) -> None:
         if all(one.address != address for one in self._engine.sessions.sessions):
             super()._on_source(topic, topic_index, address, advertiser)
+
+    def _make_receiver(
+        self,
+        topic: str,
+        on_message: Callable[[Event], None] | None,
+        queue: EventQueue | None,
+        takes_group: Callable[[str], bool] | None,
+        chosen: ReceiverOptions,
+    ) -> Receiver:
+        receiver = Receiver(
+            self._engine, self._resolver, topic, chosen, on_message, queue, takes_group, is_relayed=True
+        )
+        self._resolver.query(topic, chosen)
+        return receiver
 
     @property
     def _driver_role(self) -> str:
@@ -123,7 +149,10 @@ class ReceivedTopic:
         Raises:
             UmError: As Context.receiver().
         """
-        self._receiver = self._context.receiver(self.topic, **{**self._options, "use_late_join": 0})
+        # An application joins late by itself. Its log exists from the discovery of the source on, for which it may have
+        # to fetch everything that an idle source has sent.
+        options = {**self._options, "use_late_join": 0, "source_notification": 1}
+        self._receiver = self._context.receiver(self.topic, **options)
         self._relay = Relay(
             self._receiver._memory,
             keeps_numbers=True,
@@ -139,15 +168,18 @@ class ReceivedTopic:
         )
         session = engine.sessions.open_own(options)
         try:
-            publication = Publication(engine.core, session, self.topic, _TOPIC_INDEX, options)
+            # The number that the source gave the topic: an application names it when it fetches messages of the source.
+            topic_index = int(name[name.rindex("[") + 1 : -1])
+            publication = Publication(engine.core, session, self.topic, topic_index, options)
         except BaseException:
             engine.sessions.release(session)
             raise
         address = session.address
         transport_id = cast("LbtipcAddress", address).transport_id
-        shared = SharedSource(
-            name, SharedLog(address.session_id, transport_id, _TOPIC_INDEX, session.log_key)
-        )
+        log = SharedLog(address.session_id, transport_id, topic_index, session.log_key)
+        if (endpoint := self._receiver._subscription.request_port_of(name)) is not None:
+            log = replace(log, request_ip=endpoint.ip, request_port=endpoint.port)
+        shared = SharedSource(name, log)
         with self._lock:
             self._outputs[name] = _Output(session, publication, shared)
         invited = self._announce(self, shared)
@@ -221,8 +253,12 @@ class PublishedTopic:
             chosen = Config().receiver_options()
             self._log_name = f"log of {topic!r}"
             self._memory = QueueMemory(engine.core, chosen, self._log_name)
-            self._subscription = Subscription(engine.core, self._memory, topic, chosen, None)
+            self._subscription = Subscription(engine.core, self._memory, topic, chosen, None, is_relayed=True)
             name = f"{self._source.transport}[{self._source.topic_index}]"
+            if (endpoint := log.request_endpoint) is not None and not engine.tcp_peers.admits_advertised(
+                endpoint.ip, context.interface.address or "", f"late join of {topic!r}"
+            ):
+                log = replace(log, request_ip="", request_port=0)
             self.shared = SharedSource(name, log)
             self._relay = Relay(
                 self._memory,

@@ -87,7 +87,7 @@ class Responder:
             )
         end_ns = _NEVER_NS if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
         endpoint = Endpoint(*requester)
-        if not self._peers.admits_requester(endpoint.ip, source):
+        if not self._peers.admits_of_session(endpoint.ip, source, "responses"):
             raise ResponseFailed(
                 f"responding on {topic!r} to {endpoint.ip}:{endpoint.port}: the address is not allowed",
                 hint="add it to tcp_connections_allowed if it is a host of yours",
