@@ -338,9 +338,8 @@ class AttachedReceiver(Receiver):
         """The logs that it is attached to, and the sessions on the network of their sources."""
         self._number = 0
         super().__init__(engine, resolver, topic, options, on_message, queue)
-        self._resolver.query(
-            topic, options
-        )  # for wildcard receivers and NoSource; the driver looks for itself
+        # For wildcard receivers and NoSource. The driver looks for sources by itself.
+        self._resolver.query(topic, options)
         try:
             self._number = driver.receive(topic, options, self)
             if driver.is_searching:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.waiting import SECONDS, wait_for
 from umstack import Context, Message, Receiver, Source
+from umstack.driving import Driver, DriverLimits
+from umstack.driving.topics import DriverContext
 from umstack.events import Event
+from umstack_xdp.broker_policy import Policy
+from umstack_xdp.listening import listen_at
 
 DATAGRAM = 1472
 """Loopback would carry 65507 bytes; with these, fragmentation and batching are those of an Ethernet."""
@@ -34,6 +42,8 @@ OWN_ADDRESSES: dict[str, Any] = {
     "transport_lbtrm_retransmit_rate_limit": 0,
 }
 
+_drivers: list[Iterator[str | Path]] = [itertools.repeat("none")]
+
 PORTS = {"request_tcp_port_low": 24391, "request_tcp_port_high": 25391}
 """Request ports for more contexts side by side than the default range has."""
 
@@ -41,7 +51,34 @@ PORTS = {"request_tcp_port_low": 24391, "request_tcp_port_high": 25391}
 def open_context(mode: str = "embedded", **options: Any) -> Context:
     """A context on loopback with addresses of this process."""
     chosen = {**OWN_ADDRESSES, "transport_lbtrm_datagram_max_size": DATAGRAM, **options}
-    return Context("lo", mode=mode, **chosen)
+    return Context("lo", mode=mode, **{"driver": next(_drivers[0]), **chosen})
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Path]:
+    """Serve a driver on loopback in this process. Returns its path."""
+    path = folder / "driver.sock"
+    options = {**OWN_ADDRESSES, "transport_lbtrm_datagram_max_size": DATAGRAM}
+    with DriverContext("lo", **options) as context, listen_at(path) as listener:
+        one = Driver(context, listener, Policy(), DriverLimits(), lambda _event: None)
+        thread = threading.Thread(target=one.serve)
+        thread.start()
+        try:
+            yield path
+        finally:
+            one.stop()
+            thread.join(SECONDS)
+            one.close()
+
+
+@contextmanager
+def attaching(*drivers: str | Path) -> Iterator[None]:
+    """Let open_context() attach to these drivers in turn; "none": to none."""
+    _drivers[0] = itertools.cycle(drivers)
+    try:
+        yield
+    finally:
+        _drivers[0] = itertools.repeat("none")
 
 
 def write_counters(context: Context) -> None:

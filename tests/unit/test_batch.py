@@ -40,6 +40,8 @@ def batch(context: Context) -> Iterator[Batch]:
 EXPECTED = [b"one", b"", b"three", b"4" * 5000]
 
 
+@pytest.mark.parametrize("way", ["alone", "attached"], indirect=True)
+@pytest.mark.usefixtures("way")
 def test_the_columns_describe_the_rows(batch: Batch) -> None:
     """Payloads lie end to end, with offsets; the other columns have one value a row."""
     assert len(batch) == 4
@@ -73,6 +75,8 @@ def test_what_is_read_cannot_be_written(batch: Batch) -> None:
     assert not np.frombuffer(batch.payload, np.uint8).flags.writeable
 
 
+@pytest.mark.parametrize("way", ["alone", "attached"], indirect=True)
+@pytest.mark.usefixtures("way")
 def test_events_are_rows_in_their_place(context: Context) -> None:
     """The order of events against messages is kept; messages() and to_arrow() leave them out."""
     source, receiver = connect(context, "events")

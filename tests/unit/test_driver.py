@@ -398,12 +398,8 @@ def test_what_a_driver_does_not_do_is_refused_by_name(running: RunningDriver) ->
     """Each refusal names the way without a driver."""
     with attached(running.path) as context:
         for refused in (
-            lambda: context.wildcard_receiver(prefix="a"),
-            lambda: context.hot_failover_receiver("a"),
-            lambda: context.source("a", late_join=1),
             lambda: context.source("a", transport="lbtipc"),
             lambda: context.source("a", transport_lbtrm_transmission_window_size=65536),
-            lambda: context.receiver("a", use_late_join=1),
             lambda: context.receiver("a", takes_group=lambda _group: True),
             lambda: context.receiver("a").nak_cutoff(),
         ):
@@ -508,7 +504,8 @@ def test_a_log_that_breaks_the_rules_harms_only_its_source(running: RunningDrive
                 with contextlib.suppress(BrokenPipeError):  # the driver has looked at the log by itself
                     hostile.wake(reader)
                 assert "name" in json.loads(peer.recv(MESSAGE_MAX_BYTES))
-                assert reader.recv(64) == b"", "the driver detaches"
+                with contextlib.suppress(ConnectionResetError):  # it has not read the wake-up
+                    assert reader.recv(64) == b"", "the driver detaches"
             source.send(b"fine", flush=True)
             assert collect(receiver, 1)[0].data == b"fine"
 

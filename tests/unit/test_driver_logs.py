@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,8 @@ def _log_of(source: Source) -> SharedLog:
     session = source._publication.session
     assert isinstance(session.address, LbtipcAddress)
     address = session.address
-    return SharedLog(address.session_id, address.transport_id, source.topic_index, session.log_key)
+    index = source._publication.topic_index
+    return SharedLog(address.session_id, address.transport_id, index, session.log_key)
 
 
 def test_the_log_of_an_application_admits_only_its_key(running: RunningDriver) -> None:
@@ -193,21 +194,43 @@ def test_the_positions_of_ended_logs_are_bounded(monkeypatch: pytest.MonkeyPatch
         assert list(receiver._subscription._positions) == ["b", "c"]
 
 
+def test_a_wrong_key_does_not_take_the_place_of_the_right_one(
+    running: RunningDriver, remote: Context
+) -> None:
+    """In one process, a receiver with the key of a log receives it while another asks with a wrong key."""
+    with attached(running.path) as context, context.source("raced") as source:
+        log = _log_of(source)
+        address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
+        with remote.receiver("wrong") as wrong, remote.receiver("right") as right:
+            for receiver, key in ((wrong, log.key ^ 2), (right, log.key)):
+                remote._engine.map_shared_log(receiver._subscription, address, log.topic_index, key, "raced")
+            right.wait_connected(timeout=SECONDS)
+            source.send(b"for the right one", flush=True)
+            assert collect(right, 1)[0].data == b"for the right one"
+            assert not wrong.poll().messages()
+
+
 def test_the_driver_reads_no_log_for_an_application_without_its_key(running: RunningDriver) -> None:
-    """An admitted application cannot have the log of another one published as its own source."""
+    """An admitted application cannot have the log of another one published as its own source: what it names is a source
+    without messages, which ends."""
     with attached(running.path) as context, context.source("secret") as source:
         log = _log_of(source)
         with _application(running.path) as thief, context.receiver("stolen") as receiver:
             order = {"do": "publish", "request": 1, "id": 2, "topic": "stolen", "options": {}}
             place = {"session_id": log.session_id, "transport_id": log.transport_id, "topic_index": 1}
-            assert "error" in thief.ask({**order, **place, "key": log.key ^ 1})
+            thief.ask({**order, **place, "key": log.key ^ 1})
+            wait_for(
+                lambda: source.stats()["connections_refused"] >= 2, "the driver and the receiver are refused"
+            )
             source.send(b"secret", flush=True)
             assert source.wait_drained(timeout=SECONDS)
-            assert not receiver.sources
+            assert not receiver.poll().messages()
 
 
-def test_a_source_whose_log_is_refused_leaves_no_thread(remote: Context) -> None:
-    """An application that names logs with wrong keys uses up nothing in the driver."""
+def test_a_source_whose_log_finds_no_space_leaves_no_thread(
+    remote: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that cannot be mapped uses up nothing in the driver."""
 
     def relays() -> int:
         return sum(one.name == "umstack relay" for one in threading.enumerate())
@@ -216,8 +239,9 @@ def test_a_source_whose_log_is_refused_leaves_no_thread(remote: Context) -> None
         log = _log_of(source)
         reader = PublishedTopic(context, "reader", {}, log)
         before = relays()
+        monkeypatch.setattr(topics.Subscription, "map", lambda *_: -errno.ENOSPC)
         with pytest.raises(UmError):
-            PublishedTopic(context, "thief", {}, replace(log, key=log.key ^ 1))
+            PublishedTopic(context, "full", {}, log)
         assert relays() == before
         reader.close()
 

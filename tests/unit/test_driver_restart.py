@@ -7,9 +7,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -28,6 +28,7 @@ from umstack import (
     Source,
     UnrecoverableLoss,
 )
+from umstack.attached import AttachedReceiver
 from umstack.driver import client
 from umstack.driver.client import listening_path
 from umstack.driver.protocol import MESSAGE_MAX_BYTES, VERSION_HIGH, VERSION_LOW, decode, encode
@@ -137,13 +138,27 @@ def test_a_source_waits_for_the_next_driver(remote: Context) -> None:
             wait_for(lambda: any(isinstance(e, EndOfSession) for e in near.poll().events()), "the end")
 
 
-def test_objects_are_opened_while_the_driver_is_away() -> None:
-    """They wait for it; a closed one is not opened again."""
+def test_objects_are_opened_and_closed_while_the_driver_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources wait for it, receivers report its loss; one that is closed while it is opened again is ended."""
+    asked: list[str] = []
+    real = client.DriverClient._ask_here
+
+    def ask(self: client.DriverClient, do: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        answer = real(self, do, fields)
+        if fields.get("topic") == "closed":
+            closed.close()
+        asked.append(f"{do} {fields['id'] == number}")
+        return answer
+
     with driver() as one, attached(one.path) as context:
-        context.receiver("closed").close()
+        closed = cast("AttachedReceiver", context.receiver("closed"))
+        number = closed._number
+        monkeypatch.setattr(client.DriverClient, "_ask_here", ask)
         kept = context.receiver("kept")
         one.kill()
         wait_for(lambda: any(isinstance(e, DriverLost) for e in kept.poll(timeout=0.1).events()), "the loss")
+        new = context.receiver("kept")
+        assert isinstance(new.poll(timeout=SECONDS).events()[0], DriverLost)
         opened: list[Any] = []
         thread = threading.Thread(target=lambda: opened.append(context.source("kept")))
         thread.start()
@@ -151,7 +166,9 @@ def test_objects_are_opened_while_the_driver_is_away() -> None:
         thread.join(SECONDS)
         (source,) = opened
         source.send(b"after", flush=True)
-        assert collect(kept, 1)[0].data == b"after"
+        for receiver in (kept, new):
+            assert collect(receiver, 1)[0].data == b"after"
+        assert asked == ["receive True", "receive False", "receive False", "end True"]
 
 
 def test_auto_continues_without_a_driver(monkeypatch: pytest.MonkeyPatch, remote: Context) -> None:

@@ -170,6 +170,7 @@ def test_a_gap_is_declared_lost_while_nothing_comes(contexts: list[Context]) -> 
     assert not called.closed
 
 
+@pytest.mark.usefixtures("way")
 def test_numbers_left_out_on_purpose_are_not_lost(contexts: list[Context]) -> None:
     """An intentional gap is recognized at once by the topic's own numbers, up to 2**30 as in Ultra Messaging."""
     (first, second), receiver = _lines(contexts)
@@ -203,6 +204,7 @@ def test_a_single_number_far_ahead_does_not_carry_the_stream_off(contexts: list[
     assert receiver.stats()["hf_lost"] == 2_000_001 - 2
 
 
+@pytest.mark.usefixtures("way")
 def test_the_past_and_what_is_fetched_have_their_numbers(contexts: list[Context]) -> None:
     """UM-136: late join over two lines: each message of the past once, in order, fragments included."""
     sources = [context.source("orders", late_join=1) for context in contexts[:2]]
@@ -230,6 +232,7 @@ def test_optional_messages_and_duplicates_as_the_options_have_it(contexts: list[
     assert receiver.stats()["hf_duplicates"] == 4
 
 
+@pytest.mark.usefixtures("way")
 def test_a_reset_restarts_the_numbers_once(contexts: list[Context]) -> None:
     """HF_RESET (27): the first reset counts, and messages that a source sent before its own reset are dropped."""
     (first, second), receiver = _lines(contexts)

@@ -155,12 +155,14 @@ def test_arrow_has_them_on_request(contexts: list[Context]) -> None:
     assert rows[1]["properties"] is None
 
 
+@pytest.mark.usefixtures("way")
 def test_late_join_delivers_them(contexts: list[Context]) -> None:
     """Retained messages have their properties, in one datagram or several."""
     source = contexts[0].source("past", **RETAINED)
     sent = [b"short", LONG, b""]
     for number, data in enumerate(sent):
         source.send(data, flush=True, properties={"number": number})
+    assert source.wait_drained(timeout=SECONDS)
     receiver = contexts[1].receiver("past", use_late_join=True)
     messages = collect(receiver, 3)
     assert [message.data for message in messages] == sent
@@ -189,6 +191,7 @@ def test_off_transport_recovery_delivers_them(contexts: list[Context]) -> None:
     assert [bool(message.flags & 0x20) for message in messages] == [False, True, False]
 
 
+@pytest.mark.usefixtures("way")
 def test_hot_failover_numbers_and_properties_combine(contexts: list[Context]) -> None:
     """W1: two elements are in one chain; the first copy of each number is delivered with the properties of
     that copy.

@@ -52,6 +52,8 @@ def context() -> Iterator[Context]:
 # One to one, one to many
 
 
+@pytest.mark.parametrize("way", ["alone", "attached"], indirect=True)
+@pytest.mark.usefixtures("way")
 def test_a_request_gets_its_response(context: Context) -> None:
     """One requester and one responder exchange messages; the responder sees the request."""
     seen: list[Request] = []
@@ -90,6 +92,8 @@ def test_a_plain_message_is_not_a_request(context: Context) -> None:
         message.respond(b"x")
 
 
+@pytest.mark.parametrize("way", ["alone", "attached"], indirect=True)
+@pytest.mark.usefixtures("way")
 def test_many_responders_and_many_responses_each(context: Context) -> None:
     """Any number of responders with any number of responses each; iteration ends with the timeout."""
 

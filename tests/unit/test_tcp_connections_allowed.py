@@ -53,7 +53,10 @@ def test_the_option_chooses_the_addresses(allowed: str, ip: str, advertiser: str
     """tcp_connections_allowed: the resolution domain, any address, or a list."""
     chosen = peers(tcp_connections_allowed=allowed)
     assert chosen.admits_advertised(ip, advertiser, "a test") is is_admitted
-    assert chosen.admits_requester(ip, f"LBTRM:{advertiser}:14390:00000007:224.1.1.1:14400[1]") is is_admitted
+    assert (
+        chosen.admits_of_session(ip, f"LBTRM:{advertiser}:14390:00000007:224.1.1.1:14400[1]", "responses")
+        is is_admitted
+    )
     assert chosen.refused_count == 2 * (not is_admitted)
 
 

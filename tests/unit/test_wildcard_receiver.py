@@ -43,6 +43,7 @@ def publish(publishing: Context, receiving: Context, topic: str, *payloads: byte
     return source
 
 
+@pytest.mark.usefixtures("way")
 def test_topics_join_as_they_appear() -> None:
     """Known topics join first, then new ones; others are ignored; all share one queue."""
     with open_context() as context, open_context() as publishing:
@@ -83,6 +84,7 @@ def test_an_idle_topic_is_found_by_a_wildcard_query() -> None:
             assert publishing.stats()["context"]["tr_wildcard_queries_rcved"] >= 1
 
 
+@pytest.mark.usefixtures("way")
 def test_a_topic_leaves_after_its_last_source() -> None:
     """resolver_no_source_linger_timeout: delivered messages stay, and the topic joins again when it returns."""
     with (
