@@ -221,7 +221,8 @@ class AttachedSource(Source):
 
     @property
     def known_receivers(self) -> int:
-        """The receivers that wait_connected() counts: those of the network, and those of this driver's applications.
+        """The receivers that wait_connected() counts: those of the network and those of this driver's applications.
+        The latter count once all of their processes have attached to the log.
 
         Raises:
             DriverError: The driver has ended.
@@ -230,7 +231,8 @@ class AttachedSource(Source):
         if not self._number:
             return super().known_receivers
         self._check_open()
-        return self._state().receivers
+        state = self._state()
+        return state.receivers + (state.local if self._log_readers() >= state.readers else 0)
 
     def wait_drained(self, timeout: float | None = None) -> Drained:
         """Wait as Source.wait_drained() does: for the driver, and for every receiver known to it.

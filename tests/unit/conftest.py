@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from tests.unit.loopback import attaching, open_context, serving
+from tests.waiting import wait_for
 from umstack import Context
+from umstack.driving import Driver
 
 WAYS = {
     "alone": ("none",),
@@ -20,10 +22,11 @@ WAYS = {
 
 
 @pytest.fixture(scope="module")
-def driver_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A driver that the tests of a module share."""
-    with serving(tmp_path_factory.mktemp("driver")) as path:
-        yield path
+def shared_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Driver, Path]]:
+    """A driver that the tests of a module share, and its path."""
+    path = tmp_path_factory.mktemp("driver") / "driver.sock"
+    with serving(path) as one:
+        yield one, path
 
 
 @pytest.fixture(params=WAYS)
@@ -33,9 +36,13 @@ def way(request: pytest.FixtureRequest) -> Iterator[str]:
     Tests name it before the fixtures of their contexts. Contexts that open_context() opens attach to a driver in turn.
     """
     kinds = WAYS[request.param]
-    path = request.getfixturevalue("driver_path") if "driver" in kinds else "none"
+    if "driver" not in kinds:
+        yield request.param
+        return
+    one, path = request.getfixturevalue("shared_driver")
     with attaching(*(path if kind == "driver" else "none" for kind in kinds)):
         yield request.param
+    wait_for(lambda: not one._applications and not one._ending, "the end of what the test has left behind")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.waiting import SECONDS, wait_for
 from umstack import Context, Message, Receiver, Source
-from umstack.driving import Driver, DriverLimits
+from umstack.driving import Driver, DriverLimits, driver
 from umstack.driving.topics import DriverContext
 from umstack.events import Event
 from umstack_xdp.broker_policy import Policy
@@ -55,16 +55,16 @@ def open_context(mode: str = "embedded", **options: Any) -> Context:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Path]:
-    """Serve a driver on loopback in this process. Returns its path."""
-    path = folder / "driver.sock"
+def serving(path: Path) -> Iterator[Driver]:
+    """Serve a driver on loopback in this process, at a path. It gives up soon what its applications left behind."""
+    driver._LOOK_SECONDS, driver._UNANSWERED_SECONDS, driver._DRAIN_SECONDS = 0.01, 0.1, 0.3
     options = {**OWN_ADDRESSES, "transport_lbtrm_datagram_max_size": DATAGRAM}
     with DriverContext("lo", **options) as context, listen_at(path) as listener:
         one = Driver(context, listener, Policy(), DriverLimits(), lambda _event: None)
         thread = threading.Thread(target=one.serve)
         thread.start()
         try:
-            yield path
+            yield one
         finally:
             one.stop()
             thread.join(SECONDS)

@@ -232,7 +232,6 @@ def test_optional_messages_and_duplicates_as_the_options_have_it(contexts: list[
     assert receiver.stats()["hf_duplicates"] == 4
 
 
-@pytest.mark.usefixtures("way")
 def test_a_reset_restarts_the_numbers_once(contexts: list[Context]) -> None:
     """HF_RESET (27): the first reset counts, and messages that a source sent before its own reset are dropped."""
     (first, second), receiver = _lines(contexts)

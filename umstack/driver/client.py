@@ -67,6 +67,11 @@ class SourceState:
 
     is_connected: bool
     receivers: int
+    """Receivers of the network."""
+    local: int
+    """Receivers of this host."""
+    readers: int
+    """How many processes attach to the source's log, the driver included."""
     is_drained: bool
     reached: int
     """The topic sequence number after the last message that the driver has published."""
@@ -315,10 +320,12 @@ class DriverClient:
         except DriverError:
             if not self._is_searching:
                 raise
-            return SourceState(False, 0, False, 0, {})
+            return SourceState(False, 0, 0, 1, False, 0, {})
         return SourceState(
             answer.get("connected") is True,
             number_of(answer, "receivers"),
+            number_of(answer, "local"),
+            number_of(answer, "readers"),
             answer.get("drained") is True,
             number_of(answer, "reached"),
             {name: number for name, number in answer["given_up"].items() if type(number) is int}

@@ -14,8 +14,8 @@ it is in shared logs, to which both sides attach by LBT-IPC (docs/ipc.md).
        LOG}                               ------->
                                           <-------    {reply, name, topic_index, readers, message_max}
       {do: state, id}                     ------->
-                                          <-------    {reply, attached, connected, receivers, drained, reached,
-                                                   given_up}
+                                          <-------    {reply, attached, connected, receivers, local, readers,
+                                                   drained, reached, given_up}
       {do: end, id}                       ------->
                                           <-------    {reply}
 

@@ -394,9 +394,10 @@ class Driver:
     def _count_local(self, topic: str) -> None:
         """Count the receivers of this host for the sources of a topic: they read the sources' logs."""
         with self._lock:
-            count = sum(
-                received.topic == topic for one in self._applications for received in one.receivers.values()
-            )
+            counts = [
+                sum(received.topic == topic for received in one.receivers.values())
+                for one in self._applications
+            ]
             sources = [
                 source
                 for one in self._applications
@@ -404,7 +405,7 @@ class Driver:
                 if source.topic == topic
             ]
         for source in sources:
-            source.set_local_receivers(count)
+            source.set_local_receivers(sum(counts), sum(count > 0 for count in counts))
 
     def _source_of(self, application: _Application, number: int) -> PublishedTopic:
         source = application.sources.get(number)

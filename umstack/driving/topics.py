@@ -224,6 +224,7 @@ class PublishedTopic:
     driver."""
 
     __slots__ = (
+        "_local_processes",
         "_local_receivers",
         "_log_name",
         "_memory",
@@ -248,7 +249,7 @@ class PublishedTopic:
         """Set when the application's session has ended and all of its messages were published."""
         engine = context.engine
         self._source = context.source(topic, **cast("Any", options))
-        self._local_receivers = 0
+        self._local_receivers = self._local_processes = 0
         try:
             chosen = Config().receiver_options()
             self._log_name = f"log of {topic!r}"
@@ -304,8 +305,10 @@ class PublishedTopic:
         """True if no message waits for the network."""
         return self._relay.is_idle
 
-    def set_local_receivers(self, count: int) -> None:
-        """Set how many receivers of this host read the log: flow control min and max need no other then."""
+    def set_local_receivers(self, count: int, processes: int) -> None:
+        """Set how many receivers of this host read the log, in how many processes: flow control min and max need no
+        other then."""
+        self._local_processes = processes
         change, self._local_receivers = count - self._local_receivers, count
         if change:
             lib.um_publication_session_add_local(self._source._publication.session.handle, change)
@@ -315,7 +318,9 @@ class PublishedTopic:
         return {
             "attached": self._subscription.connected() > 0,
             "connected": self._source.is_connected,
-            "receivers": self._source.known_receivers + self._local_receivers,
+            "receivers": self._source.known_receivers,
+            "local": self._local_receivers,
+            "readers": 1 + self._local_processes,
             "drained": self._source._is_drained(),
             "reached": self.reached,
             "given_up": self._given_up(),
@@ -331,7 +336,7 @@ class PublishedTopic:
         self._subscription.close()
         self._memory.close()
         self._relay.stop()
-        self.set_local_receivers(0)
+        self.set_local_receivers(0, 0)
         self._source.close()
         self._relay.close()
 
