@@ -2,11 +2,11 @@
 
 The tiers `c` and `fuzz` may contain, besides Python tests, an executable `run`. It becomes one test: exit status 0
 is success, 77 is "cannot run here" (its last line is the reason), anything else is failure. The fuzzers' `run` gets
-`--seconds N` for each fuzzer (UMSTACK_FUZZ_SECONDS, 2 if unset).
+`--seconds N` for each fuzzer (UMSTACK_FUZZ_SECONDS, 1 if unset).
 
 UMSTACK_REQUIRE_TIERS=unit,sim fails the session if one of these tiers ran no test, or skipped all its tests.
 
-`-n 2 --no-loadscope-reorder` (pytest-xdist; used by scripts/test) runs files in parallel. The tests of one file run
+`-n 3 --no-loadscope-reorder` (pytest-xdist; used by scripts/test) runs files in parallel. The tests of one file run
 in one process; all Spark tests run in one process and start first; the slow tiers follow.
 """
 
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
 TIERS = {
@@ -115,6 +116,10 @@ def restore_signals() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the tiers as markers and start counting."""
     restore_signals()
+    # How long an example takes depends on what else the machine does; a fixture serves all examples of a test.
+    unchecked = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    settings.register_profile("tests", deadline=None, suppress_health_check=unchecked)
+    settings.load_profile("tests")
     if STATISTICS not in os.environ:
         folder = tempfile.mkdtemp(prefix="umstack-stat-")
         os.environ[STATISTICS] = folder
@@ -195,7 +200,7 @@ class RunItem(pytest.Item):
     def runtest(self) -> None:
         """Run the executable and judge it by its exit status."""
         arguments = (
-            ["--seconds", os.environ.get("UMSTACK_FUZZ_SECONDS", "2")] if tier_of(self.path) == "fuzz" else []
+            ["--seconds", os.environ.get("UMSTACK_FUZZ_SECONDS", "1")] if tier_of(self.path) == "fuzz" else []
         )
         done = subprocess.run(
             [self.path, *arguments],

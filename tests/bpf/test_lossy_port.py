@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.layers.inet import ICMP, IP, TCP, UDP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrHopByHop
@@ -278,7 +278,7 @@ def test_truncated_packets_are_safe(lossy: Lossy, tags: Packet | None) -> None:
             assert length < header_end
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200)
 @given(payload=st.binary(min_size=40, max_size=200), proto=st.sampled_from([0x0800, 0x8100, 0x88A8, 0x0806]))
 def test_any_bytes_are_safe(lossy: Lossy, payload: bytes, proto: int) -> None:
     """Lab: for any bytes after an Ethernet header, the port returns a verdict and counts drops."""

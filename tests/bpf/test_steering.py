@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.layers.inet import ICMP, TCP
 from scapy.layers.inet6 import (
@@ -415,7 +415,7 @@ def test_a_jumbo_frame_of_several_buffers_is_redirected() -> None:
         assert bench.run(frame[:-1]) == (XDP_PASS, "truncated")
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300)
 @given(
     proto=st.sampled_from([0x0800, 0x86DD, 0x8100, 0x88A8, 0x0806]),
     start=st.sampled_from([b"", b"\x45", b"\x4f", b"\x60", b"\0\0\x08\0\x46", b"\0\0\x86\xdd\x60"]),
@@ -428,7 +428,7 @@ def test_any_bytes_are_safe(bench: Bench, proto: int, start: bytes, rest: bytes)
     assert (action, verdict == "redirected") == (XDP_PASS, False)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300)
 @given(data=st.data(), tags=st.sampled_from(list(TAGS.values())), is_ipv6=st.booleans())
 def test_a_datagram_with_a_changed_byte_is_redirected_only_if_it_still_matches(
     bench: Bench, data: st.DataObject, tags: Packet | None, is_ipv6: bool

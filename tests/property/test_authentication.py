@@ -26,7 +26,7 @@ def tags(secret: bytes, identifier: int = 1, local: tuple[str, int] = LOCAL) -> 
 
 
 @given(secrets, st.integers(1, 255), datagrams)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_trailer_is_the_documented_one(secret: bytes, identifier: int, datagram: bytes) -> None:
     """Tags equal the oracle's byte for byte, with the current time."""
     with tags(secret, identifier) as sender:
@@ -39,7 +39,7 @@ def test_the_trailer_is_the_documented_one(secret: bytes, identifier: int, datag
 
 
 @given(secrets, st.lists(datagrams, min_size=1, max_size=8), st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_each_datagram_is_accepted_once_in_any_order(
     secret: bytes, sent: list[bytes], random: object
 ) -> None:
@@ -58,7 +58,7 @@ def test_each_datagram_is_accepted_once_in_any_order(
 
 
 @given(secrets, datagrams, st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_changed_datagram_is_rejected_for_one_reason(
     secret: bytes, datagram: bytes, data: st.DataObject
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.capture_bytes import START_NS, Packet, block, enhanced, interface, pcap, section, simple
@@ -40,7 +40,6 @@ def positions(part: Split) -> list[int]:
     return [position for batch in decode(part) for position in batch.column("position").to_pylist()]
 
 
-@settings(deadline=None)
 @given(capture=captures, choose=st.data())
 def test_each_packet_is_in_one_batch(
     tmp_path_factory: pytest.TempPathFactory, capture: bytes, choose: st.DataObject

@@ -74,7 +74,7 @@ def splits(path: Path, range_bytes: int) -> list[Split]:
     return joined(begun, found, range_bytes, PORTS)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     kind=st.sampled_from(["pcap", "pcapng", "joint"]),
     runs=st.lists(st.tuples(st.sampled_from(sorted(FRAMES)), st.sampled_from([1, 3, 300])), max_size=6),

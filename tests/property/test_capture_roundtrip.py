@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.capture_bytes import (
@@ -97,7 +97,7 @@ def written(path: Path, make: str, packets: list[Packet]) -> None:
     path.write_bytes(content)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(CASES, st.sampled_from(["pcap-le", "pcap-be", "pcapng-le", "pcapng-be"]), st.integers(1, 600))
 def test_decode_returns_the_written_packets(
     cases: list[tuple[Case, int, list[int], int]], make: str, split_bytes: int

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow")
@@ -38,7 +38,7 @@ def whole(capture: str) -> Facts:
     return facts_of([capture])
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10)
 @given(part_bytes=st.integers(20_000, 700_000), seed=st.integers(0, 2**32), fold=st.booleans())
 def test_merging_parts_gives_the_whole(
     capture: str, whole: Facts, part_bytes: int, seed: int, fold: bool

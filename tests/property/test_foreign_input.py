@@ -6,7 +6,7 @@ import contextlib
 import json
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from umstack.config import Config
@@ -38,7 +38,6 @@ REQUESTS = st.fixed_dictionaries(
 
 
 @given(st.binary(max_size=600) | REQUESTS.map(lambda one: json.dumps(one).encode()))
-@settings(deadline=None)
 def test_a_request_to_the_broker_is_decoded_or_rejected(message: bytes) -> None:
     """Decoded input is a request that encodes to the same bytes; other input is an XdpError."""
     try:
@@ -60,7 +59,6 @@ REFUSALS = st.fixed_dictionaries(
 
 
 @given(st.binary(max_size=600) | REFUSALS.map(lambda one: json.dumps(one).encode()))
-@settings(deadline=None)
 def test_a_reply_of_the_broker_is_decoded_or_an_error(message: bytes) -> None:
     """A refusal with any content is an XdpError."""
     with contextlib.suppress(XdpError):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.loopback import DATAGRAM, connect, open_context
@@ -120,7 +120,7 @@ class Publisher:
         self.source.flush()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(steps=steps, minimum=st.sampled_from([1, 200, 2048, 60000]), ordered=st.sampled_from([1, -1]))
 def test_published_messages_arrive(context: Context, steps: list[Step], minimum: int, ordered: int) -> None:
     """UM-16, UM-34, UM-42, UM-52, UM-57, UX-23: sqns have no holes, in spite of refused sends."""

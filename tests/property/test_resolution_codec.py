@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from umstack.resolution.cache import Intake, KnownSource, ResolverCache
@@ -139,14 +139,12 @@ def is_joinable(transport: LbtrmAddress | LbtruAddress | TcpAddress | LbtipcAddr
     return ports and transport.session_id > 0 and ipaddress.IPv4Address(transport.group).is_multicast
 
 
-@settings(deadline=None)
 @given(datagrams)
 def test_the_c_decoder_reads_encoded_datagrams(datagram: ResolutionDatagram) -> None:
     """W1: the resolver cache reads the same contents from a datagram as the codec."""
     check_agreement(encode(datagram))
 
 
-@settings(deadline=None)
 @given(datagrams, st.integers(0, 3000), st.binary(max_size=8))
 def test_the_c_decoder_and_the_codec_reject_the_same(
     datagram: ResolutionDatagram, place: int, noise: bytes

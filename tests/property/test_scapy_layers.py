@@ -285,7 +285,7 @@ def test_built_packets_dissect_to_themselves(kind: str) -> None:
     computed if they are None.
     """
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(EVERYTHING[kind])
     def check(packet: Packet) -> None:
         data = bytes(packet)
@@ -324,7 +324,7 @@ def test_every_layer_has_a_strategy() -> None:
 def test_truncated_or_changed_bytes_are_kept(kind: str) -> None:
     """Issue "Bad input": dissecting never raises, and unknown bytes remain, byte for byte."""
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(EVERYTHING[kind], st.data())
     def check(packet: Packet, data: st.DataObject) -> None:
         whole = bytearray(bytes(packet))
@@ -343,7 +343,7 @@ def test_truncated_or_changed_bytes_are_kept(kind: str) -> None:
 def test_any_bytes_are_kept(layer: Callable[[bytes], Packet]) -> None:
     """Issue "Bad input": this also holds for random bytes."""
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(st.binary(min_size=1, max_size=200))
     def check(data: bytes) -> None:
         assert rebuilt(layer(data)) == data

@@ -256,7 +256,7 @@ def shuffled(seed: int) -> list[Packet]:
     return timed([frame for _, frame in placed], rng.choice([1000, 400 * MS]))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32), target=st.integers(1, 60_000))
 def test_splits_lose_and_double_nothing(
     tmp_path_factory: pytest.TempPathFactory, seed: int, target: int
