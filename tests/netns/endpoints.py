@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TOPIC = "fault/stream"
 GROUP, GROUP_PORT = "224.10.10.10", 14400
 NUMBER_BYTES = 8
-WAIT_SECONDS = 8.0
+WAIT_SECONDS = 15.0
 """Seconds a test waits for a condition."""
 
 QUICK_CONTEXT = {

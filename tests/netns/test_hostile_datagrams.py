@@ -16,7 +16,7 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.packet import Packet, Raw
 
-from tests.netns.endpoints import GROUP, GROUP_PORT, End, Ends, Report, assert_whole
+from tests.netns.endpoints import GROUP, GROUP_PORT, WAIT_SECONDS, End, Ends, Report, assert_whole
 from umstack.lab import Host, Lab
 from umstack.scapy import LBMC, LBTRM, LBMCExtended, LBMCStatus, LBTRMData, LBTRMNak, LBTRMSm
 
@@ -382,7 +382,7 @@ def test_messages_that_lie_inside_a_datagram(scene: Scene) -> None:
         "dgrams_dropped_version": [LBMC(topic_index=1, version=1)],
         "dgrams_dropped_type": [LBMC(type=5, next_header=0) / Raw(bytes(8))],
     }
-    final = scene.publisher.ask(stop=5)
+    final = scene.publisher.ask(stop=WAIT_SECONDS)
     assert final["drained"]
     last = scene.hostile.overheard(SM).lead
     sqn = last + AHEAD

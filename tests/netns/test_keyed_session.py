@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.netns.endpoints import GROUP, GROUP_PORT, TOPIC, Ends, EndsIn, assert_whole
+from tests.netns.endpoints import GROUP, GROUP_PORT, TOPIC, WAIT_SECONDS, Ends, EndsIn, assert_whole
 from tests.netns.test_hostile_datagrams import RATE, Hostile, Scene, Stream
 from tests.netns.test_recovery import MakeLab
 from tests.tag_oracle import HEAD, session_tag
@@ -211,7 +211,7 @@ def test_lost_datagrams_are_repaired_with_keys(
     assert transport["dgrams_dropped_tag_replayed"] > 100, "duplicates are recognised by their stamps"
     for name in ("missing", "key", "wrong", "stale"):
         assert transport[f"dgrams_dropped_tag_{name}"] == 0
-    final = publisher.ask(stop=5)
+    final = publisher.ask(stop=WAIT_SECONDS)
     assert final["drained"]
     assert final.sent_transport["dgrams_dropped_tag_wrong"] == 0
     assert final.sent_transport["rxs_sent"] > 0

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from tests.netns.endpoints import GROUP, GROUP_PORT, End, EndsIn, assert_whole
+from tests.netns.endpoints import GROUP, GROUP_PORT, WAIT_SECONDS, End, EndsIn, assert_whole
 from umstack.lab import Host, Lab
 
 MakeLab = Callable[..., Lab]
@@ -26,7 +26,7 @@ def _progress(end: End, messages: int, name: str) -> None:
 
 def _finish(publisher: End, *subscribers: End) -> None:
     """End the stream and check that every receiver has every message."""
-    final = publisher.ask(stop=6)
+    final = publisher.ask(stop=WAIT_SECONDS)
     assert final["drained"]
     for subscriber in subscribers:
         assert_whole(subscriber.await_received(final["sent"]), final["sent"])

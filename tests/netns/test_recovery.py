@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.netns.endpoints import EndsIn, assert_whole
+from tests.netns.endpoints import WAIT_SECONDS, EndsIn, assert_whole
 from umstack.lab import Lab
 
 MakeLab = Callable[..., Lab]
@@ -38,7 +38,7 @@ def test_each_of_three_receivers_loses_its_own_datagrams_and_gets_everything(
         assert transport["lost"] >= dropped * 0.9
         assert (transport["unrecovered_tmo"], transport["unrecovered_txw"]) == (0, 0)
         assert 0 < transport["naks_sent"] <= 1.3 * transport["lost"]
-    report = publisher.ask(stop=5)
+    report = publisher.ask(stop=WAIT_SECONDS)
     assert report["drained"]
     assert (
         report.sent_transport["rxs_sent"]
@@ -86,7 +86,7 @@ def test_a_killed_subscriber_stops_counting_and_the_others_lose_nothing(
     assert report.counter("source_transports", "receivers_known") == 2
     resumed_from = report["sent"]
     publisher.await_report(lambda now: now["sent"] > resumed_from + 20_000)
-    final = publisher.ask(stop=5)
+    final = publisher.ask(stop=WAIT_SECONDS)
     assert final["drained"]
     assert final.counter("source_transports", "snd_bpe") >= 1
     for other in others:
@@ -142,7 +142,7 @@ def test_a_slow_reader_slows_the_publisher_and_loses_nothing(make_lab: MakeLab, 
     slow.ask(rate=0)
     sped_up_from = publisher.ask()["sent"]
     publisher.await_report(lambda now: now["sent"] > sped_up_from + 20_000, seconds=3)
-    final = publisher.ask(stop=5)
+    final = publisher.ask(stop=WAIT_SECONDS)
     assert final["drained"]
     for subscriber in ends.subscribers:
         assert_whole(subscriber.await_received(final["sent"]), final["sent"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -141,7 +142,10 @@ def test_a_folder_is_followed_until_stopped(spark: Any, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(600)
 def test_killed_at_random_points_every_packet_counts_once(tmp_path: Path) -> None:
-    """SIGKILL during batches of a growing folder; each restart goes on, and the tables are the report's."""
+    """SIGKILL during batches of a growing folder; each restart goes on, and the tables are the report's.
+
+    UMSTACK_KILLS sets how often; each time, Spark starts again.
+    """
     need_java()
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -164,9 +168,11 @@ def test_killed_at_random_points_every_packet_counts_once(tmp_path: Path) -> Non
                 running.send_signal(signal.SIGKILL)
         assert running.returncode == -signal.SIGKILL, running.stderr
 
-    for number in range(3):
+    kills = int(os.environ.get("UMSTACK_KILLS", "1"))
+    for number in range(kills):
         _file(captures, number)
         kill_after(batches() + drawn.randint(1, 2))
+    _file(captures, kills)
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-4000:]
     assert json.loads(done.stdout)["ok"]
