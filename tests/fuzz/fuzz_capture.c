@@ -14,6 +14,7 @@ enum {
     RESOLUTION_BYTES = UM_PACKETS_RESOLUTION_BYTES_MAX + 256,
     TCP_PORT_LOW = 14371,
     TCP_PORT_HIGH = 14395,
+    STORE_PORT = 14567,
 };
 
 /* Columns in separate memory, so that a write beyond one is detected. */
@@ -177,7 +178,7 @@ static um_capture_reader reader, reader_of_parts;
 static void begin_reader(um_capture_reader *begun)
 {
     um_capture_reader_init(begun);
-    um_streams_set_ports(&begun->streams, TCP_PORT_LOW, TCP_PORT_HIGH);
+    um_streams_set_ports(&begun->streams, TCP_PORT_LOW, TCP_PORT_HIGH, STORE_PORT, STORE_PORT);
 }
 
 /* Starts the reader of another part from the stored streams and fragments. */
@@ -192,7 +193,7 @@ static void go_on(um_capture_reader *next, const um_capture_reader *from)
     um_streams_store(&from->streams, stored, bytes);
     *next = *from;
     memset(&next->streams, 0, sizeof next->streams);
-    um_streams_set_ports(&next->streams, TCP_PORT_LOW, TCP_PORT_HIGH);
+    um_streams_set_ports(&next->streams, TCP_PORT_LOW, TCP_PORT_HIGH, STORE_PORT, STORE_PORT);
     REQUIRE(um_streams_load(&next->streams, stored, bytes));
     memset(&next->fragments, 0, sizeof next->fragments);
     REQUIRE(um_fragments_load(&next->fragments, stored_fragments, fragments_bytes));

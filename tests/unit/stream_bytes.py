@@ -50,6 +50,7 @@ class Connection:
     """Segments of a connection, as a capture sees them."""
 
     receiver_port: int = RECEIVER_PORT
+    source_port: int = REQUEST_PORT
     packets: list[Packet] = field(default_factory=list)
     sqns: dict[bool, int] = field(default_factory=lambda: {True: 0xFFFFFF00, False: 1000})
     """The next number from the source, and from the receiver; the source's wrap."""
@@ -64,7 +65,8 @@ class Connection:
         kept: int = 0,
     ) -> Packet:
         """A segment; `kept` bytes of the frame are captured, 0: all."""
-        ends = (REQUEST_PORT, self.receiver_port) if from_source else (self.receiver_port, REQUEST_PORT)
+        ends = (self.source_port, self.receiver_port)
+        ends = ends if from_source else ends[::-1]
         at = self.sqns[from_source] if sqn is None else sqn
         head = struct.pack(
             "!HHIIBBHHH", *ends, at % 2**32, self.sqns[not from_source] % 2**32, 0x50, flags, 0, 0, 0

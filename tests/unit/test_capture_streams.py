@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.capture_bytes import RECEIVER, SESSION, Packet, pcap
+from tests.unit.capture_bytes import RECEIVER, SESSION, SOURCE, Packet, pcap
 from tests.unit.stream_bytes import (
     ACK,
     FIN,
@@ -29,6 +29,7 @@ pytest.importorskip("polars")
 
 import itertools
 
+from tests.store_messages import MESSAGES, STORE_PORT
 from umstack.analysis.tables import tables_of
 from umstack.capture import CaptureNotes, CapturePorts, NoteKind, Split, decode, split
 from umstack.facts.facts import Facts, facts_of
@@ -38,6 +39,8 @@ from umstack.recovery.codec import (
     RangeRequest,
     encode_range_request,
 )
+from umstack.report import findings
+from umstack.report.summary import Summary
 
 
 def rows_of(
@@ -297,6 +300,97 @@ def test_every_snap_length(tmp_path: Path) -> None:
         assert all(row["packet_type"] == ("TCP" if whole else None) for row in rows)
         assert all(row["status"] == ("ok" if whole else "cut before the end of its headers") for row in rows)
         assert rows or kept < 38
+
+
+def test_connections_to_a_store(tmp_path: Path) -> None:
+    """Messages of clients and a Store, from a byte per segment to one segment for all; the topic by its index."""
+    upward = b"".join(
+        MESSAGES[name].encode()
+        for name in ("source", "receiver", "consumed", "keepalive of a source", "requests")
+    )
+    downward = b"".join(
+        MESSAGES[name].encode() for name in ("new", "refused", "stable", "stable with a gap", "lost")
+    )
+    single = bytes.fromhex("0814001c17140001 0000004d 000003e9 00000000 0000002c ff040000")
+    downward += single + recovered(43, b"order 43")
+    for cuts in (1, 7, 5000):
+        connection = Connection(source_port=STORE_PORT).open()
+        connection.send(upward, range(cuts, len(upward), cuts), from_source=False)
+        connection.send(downward, range(cuts, len(downward), cuts))
+        rows = rows_of(tmp_path, connection.packets)
+        found = [
+            (message["kind"], message["topic_index"], message["first_sqn"], message["topic_sqn"])
+            for row in rows
+            for message in row["messages"]
+        ]
+        assert found == [
+            ("registration", 1001, None, 0),
+            ("registration", 1001, None, 0),
+            ("consumed", 1001, None, 44),
+            ("keepalive", 1001, None, 0),
+            ("request", 1001, None, 43),
+            ("request", 1001, None, 44),
+            ("registered", 1001, None, 0),
+            ("refused", 1001, None, 0),
+            ("stable", 1001, 42, 44),
+            ("stable", 1001, 0xFFFFFFFE, 0xFFFFFFFE),
+            ("stable", 1001, 0, 4),
+            ("lost", 1001, 46, 46),
+            ("stable", 1001, 44, 44),
+            ("recovered", TOPIC, 43, 43),
+        ]
+        assert {row["recovery"] for row in rows if row["messages"]} == {"store"}
+        assert {row["transport"] for row in rows} == {None}
+        assert rows[-1]["to_source"] is False
+
+
+def test_stores_as_facts_and_as_a_table(tmp_path: Path) -> None:
+    """A source with two connections and a receiver, whatever the capture was cut into; seen at two points it counts
+    once; and the findings of refusals, lost messages and those not stable at the end.
+    """
+    packets: list[Packet] = []
+    for port, upward, downward in (
+        (40001, ("source",), ("new", "stable", "keepalive of a Store")),
+        (40002, ("receiver", "consumed"), ("stable with a gap", "lost", "refused")),
+    ):
+        connection = Connection(port, STORE_PORT).open()
+        connection.send(b"".join(MESSAGES[name].encode() for name in upward), [30], from_source=False)
+        connection.send(b"".join(MESSAGES[name].encode() for name in downward), [50])
+        packets += connection.packets
+    for name in ("switch.pcap", "host.pcap"):
+        (tmp_path / name).write_bytes(pcap(packets))
+    facts = facts_of([str(tmp_path / "switch.pcap")])
+    parts = split(tmp_path / "switch.pcap", 300)
+    assert len(parts) > 3
+    assert Facts.merged(facts_of([part]) for part in parts[::-1]).equals(facts)
+    both = facts_of([str(tmp_path / name) for name in ("switch.pcap", "host.pcap")])
+    (row,) = tables_of(both)["stores"].to_dicts()
+    assert row.pop("start_ns") < row.pop("end_ns")
+    assert row == {
+        "store": SOURCE,
+        "store_port": STORE_PORT,
+        "client": RECEIVER,
+        "topic_index": 1001,
+        "connections": 2,
+        "registrations": 2,
+        "registered": 1,
+        "refused": 1,
+        "keepalives": 1,
+        "acknowledgements": 3,
+        "stable": 3 + 1 + 5,
+        "lost": 1,
+        "consumptions": 1,
+        "highest_stable_sqn": 0xFFFFFFFE,
+        "highest_consumed_sqn": 44,
+    }
+    topic = {"publisher": RECEIVER, "session_id": 1, "topic_index": 1001, "topic": "orders"}
+    summary = Summary({"stores": [row], "topics": [topic | {"highest_sqn": 0xFFFFFFFF}]})
+    texts = [finding.text for rule in (findings._stores, findings._unstable) for finding in rule(summary)]
+    assert [text.partition(" ")[2] for text in texts] == [
+        f"{SOURCE}:14567 refused 1 registrations of {RECEIVER}.",
+        f"{SOURCE}:14567 gave up 1 messages of {RECEIVER}: it will not have them.",
+        f"the end of the capture Store {SOURCE}:14567 had not acknowledged the last 1 messages of orders.",
+    ]
 
 
 def test_recoveries_as_facts_and_as_a_table(tmp_path: Path) -> None:

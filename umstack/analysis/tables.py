@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import polars as pl
 
-from umstack.analysis import clients, clocks, losses, numbering, once, recoveries, traffic
+from umstack.analysis import clients, clocks, losses, numbering, once, recoveries, stores, traffic
 from umstack.analysis.stalls import stalls
 from umstack.analysis.suggestions import suggestions
 from umstack.capture.reading.notes import with_count
@@ -20,7 +20,7 @@ Tables = dict[str, pl.DataFrame]
 _ORDER = (
     *("publisher", "session_id", "point", "from_point", "to_point", "receiver", "topic_index", "start_ns"),
     *("first_sqn", "sqn", "bucket", "option", "udp_bytes", "message_count", "from_ns", "from"),
-    *("source_address", "destination_address", "kind", "status"),
+    *("source_address", "destination_address", "kind", "status", "store", "store_port", "client"),
 )
 """The columns by which a table is sorted, if it has them."""
 
@@ -48,6 +48,7 @@ def tables_of_part(facts: Facts, mtu: int = 1500) -> Tables:
         "repairs": losses.repairs(rare),
         "stalls": stalls(facts, captured),
         "recoveries": recoveries.recoveries(facts),
+        "stores": stores.stores(facts),
         "coverage": covered,
         "nak_storms": losses.nak_storms(rare),
         "rates": rates,

@@ -99,6 +99,14 @@ def _ports(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int,
     callback=_ports,
     help="TCP ports of sources: LBT-TCP, late join and off-transport recovery.",
 )
+@click.option(
+    "--store-ports",
+    default="14567-14569",
+    metavar="FIRST[-LAST]",
+    show_default=True,
+    callback=_ports,
+    help="TCP ports of Stores.",
+)
 @HARDWARE_TIMES_OPTION
 @JSON_OPTION
 def command(
@@ -112,6 +120,7 @@ def command(
     lbtru_ports: tuple[int, int],
     resolution_ports: tuple[int, int],
     tcp_ports: tuple[int, int],
+    store_ports: tuple[int, int],
     hardware_times: bool,
     as_json: bool,
 ) -> None:
@@ -121,7 +130,7 @@ def command(
     counts and these notes; rows are written only to --parquet or --csv.
     """
     files = [CaptureNotes(path=path) for path in captures]
-    ports = CapturePorts(lbtrm_ports, resolution_ports, tcp_ports, lbtru_ports)
+    ports = CapturePorts(lbtrm_ports, resolution_ports, tcp_ports, lbtru_ports, store_ports)
     counts: Counter[str] = Counter()
     with ExitStack() as stack:
         writers = [_parquet_writer(stack, parquet)] if parquet else []

@@ -82,6 +82,7 @@ class Facts:
     """Leads of session messages, which reveal that the last datagrams before them are missing."""
     rare: pl.DataFrame = field(default_factory=lambda: _nothing("rare"))
     recoveries: pl.DataFrame = field(default_factory=lambda: _nothing("recoveries"))
+    stores: pl.DataFrame = field(default_factory=lambda: _nothing("stores"))
     endpoints: pl.DataFrame = field(default_factory=lambda: _nothing("endpoints"))
     remarks: pl.DataFrame = field(default_factory=lambda: _nothing("remarks"))
     fragments: pl.DataFrame = field(default_factory=lambda: _nothing("fragments"))

@@ -1,7 +1,8 @@
-"""Facts of recovery over TCP: the requests and messages of late join and off-transport recovery, and their endpoints.
+"""Facts of TCP connections: requests and messages of late join, off-transport recovery and Stores, their endpoints, and
+registrations and acknowledgements at Stores.
 
-A segment with requests travels to the source, a segment with messages from it. Both are counted per connection and
-topic.
+A segment with requests travels to the source or Store, a segment with messages from it. Both are counted per connection
+and topic.
 """
 
 from __future__ import annotations
@@ -20,13 +21,18 @@ from umstack.facts.sessions import advertised_session
 _REQUEST, _RANGE_REQUEST = "request", "range_request"
 _OF_RECEIVER = (_REQUEST, _RANGE_REQUEST)
 _KINDS = pa.array([RECOVERED, *_OF_RECEIVER])
+_REGISTRATION, _REGISTERED, _REFUSED, _KEEPALIVE = "registration", "registered", "refused", "keepalive"
+_STABLE, _LOST, _CONSUMED = "stable", "lost", "consumed"
+_STORE_KINDS = pa.array([_REGISTRATION, _REGISTERED, _REFUSED, _KEEPALIVE, _STABLE, _LOST, _CONSUMED])
+_SQNS = 1 << 32
 
 
 def recovery_frames(batch: pa.RecordBatch) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Yield the rows of the facts `recoveries` and `endpoints` of a batch of packets, by the name of their frame."""
+    """Yield rows of the facts `recoveries`, `stores` and `endpoints` of a batch of packets, by the frame's name."""
     segments = batch.filter(pc.is_valid(batch.column("tcp_bytes")))
     if len(segments):
         yield "recoveries", _recoveries(segments)
+        yield "stores", _stores(segments)
     advertised = batch.filter(pc.is_valid(batch.column("advertisements")))
     if len(advertised):
         listed = advertised.column("advertisements").flatten().to_pylist()
@@ -49,18 +55,18 @@ _ADVERTISED = {
 }
 
 
-def _items(segments: pa.RecordBatch) -> pl.DataFrame:
-    """Return the items that recovery segments carry, one row each, with the number of the segment."""
+def _items(segments: pa.RecordBatch, wanted_kinds: pa.Array) -> pl.DataFrame:
+    """Return the items of these kinds that segments carry, one row each, with the number of the segment."""
     messages = segments.column("messages")
     offsets = messages.offsets.to_numpy()
     # A list array may contain values that no row of this slice refers to.
     values = messages.values[offsets[0] : offsets[-1]]
     kinds = values.field("kind")
-    wanted = pc.is_in(kinds, value_set=_KINDS)
+    wanted = pc.is_in(kinds, value_set=wanted_kinds)
     segment = np.repeat(np.arange(len(segments)), np.diff(offsets))[wanted.to_numpy(zero_copy_only=False)]
     columns = {
         name: pl.Series(pc.struct_field(values, name).filter(wanted).to_numpy(zero_copy_only=False))
-        for name in ("topic_index", "topic_sqn", "payload_bytes")
+        for name in ("topic_index", "topic_sqn", "first_sqn", "payload_bytes")
     }
     starts = pc.equal(pc.fill_null(pc.struct_field(values, "fragment_offset").filter(wanted), 0), 0)
     return pl.DataFrame(
@@ -73,7 +79,8 @@ def _items(segments: pa.RecordBatch) -> pl.DataFrame:
     )
 
 
-def _recoveries(segments: pa.RecordBatch) -> pl.DataFrame:
+def _with_segment(segments: pa.RecordBatch, items: pl.DataFrame) -> pl.DataFrame:
+    """Return the items that have a time, with columns of their segments."""
     names = (
         "time_ns",
         "source_address",
@@ -81,6 +88,7 @@ def _recoveries(segments: pa.RecordBatch) -> pl.DataFrame:
         "destination_address",
         "destination_port",
         "recovery",
+        "to_source",
     )
     of_segment = pl.DataFrame(
         {
@@ -89,7 +97,47 @@ def _recoveries(segments: pa.RecordBatch) -> pl.DataFrame:
             **{name: pl.from_arrow(segments.column(name)) for name in names},
         }
     )
-    items = _items(segments).join(of_segment, "segment")
+    return items.join(of_segment, "segment").filter(pl.col("time_ns").is_not_null())
+
+
+def _stores(segments: pa.RecordBatch) -> pl.DataFrame:
+    items = _with_segment(segments, _items(segments, _STORE_KINDS))
+    kind, sqn = pl.col("kind"), pl.col("topic_sqn")
+    numbers = (sqn - pl.col("first_sqn")) % _SQNS + 1
+
+    def end(of_store: str, of_client: str) -> pl.Expr:
+        return pl.when(pl.col("to_source")).then(of_client).otherwise(of_store)
+
+    def times(wanted: str) -> pl.Expr:
+        return (kind == wanted).sum()
+
+    return (
+        items.with_columns(
+            store=end("source_address", "destination_address"),
+            store_port=end("source_port", "destination_port"),
+            client=end("destination_address", "source_address"),
+            client_port=end("destination_port", "source_port"),
+        )
+        .group_by("point", "store", "store_port", "client", "client_port", "topic_index")
+        .agg(
+            first_ns=pl.col("time_ns").min(),
+            last_ns=pl.col("time_ns").max(),
+            registrations=times(_REGISTRATION),
+            registered=times(_REGISTERED),
+            refused=times(_REFUSED),
+            keepalives=times(_KEEPALIVE),
+            acknowledgements=times(_STABLE),
+            stable=numbers.filter(kind == _STABLE).sum(),
+            lost=numbers.filter(kind == _LOST).sum(),
+            consumptions=times(_CONSUMED),
+            highest_stable_sqn=sqn.filter(kind == _STABLE).max(),
+            highest_consumed_sqn=sqn.filter(kind == _CONSUMED).max(),
+        )
+    )
+
+
+def _recoveries(segments: pa.RecordBatch) -> pl.DataFrame:
+    items = _with_segment(segments, _items(segments, _KINDS))
     kind = pl.col("kind")
     is_request, is_message = kind.is_in(_OF_RECEIVER), kind == RECOVERED
 
@@ -98,8 +146,7 @@ def _recoveries(segments: pa.RecordBatch) -> pl.DataFrame:
 
     key = ["point", "publisher", "request_port", "receiver", "receiver_port", "recovery", "topic_index"]
     return (
-        items.filter(pl.col("time_ns").is_not_null())
-        .with_columns(
+        items.with_columns(
             publisher=end("source_address", "destination_address"),
             request_port=end("source_port", "destination_port"),
             receiver=end("destination_address", "source_address"),

@@ -216,14 +216,14 @@ FACTS: dict[str, pa.Schema] = {
                 _TEXT,
                 "point of capture: path of its files, without rotation suffix, and interface",
             ),
-            _key("publisher", _TEXT, "address of the source"),
-            _key("request_port", _NUMBER, "TCP port of the source"),
+            _key("publisher", _TEXT, "address of the source or Store"),
+            _key("request_port", _NUMBER, "TCP port of the source or Store"),
             _key("receiver", _TEXT, "address of the receiver"),
             _key("receiver_port", _NUMBER, "TCP port of the receiver, different for each connection"),
             _key(
                 "recovery",
                 _TEXT,
-                "late_join or off_transport, null if the start of the connection was not captured",
+                "late_join, off_transport or store, null if the start of the connection was not captured",
                 nullable=True,
             ),
             _key("topic_index", _NUMBER, "number of the topic"),
@@ -238,6 +238,43 @@ FACTS: dict[str, pa.Schema] = {
             ),
             _field(
                 "highest_sqn", _NUMBER, "highest topic sequence number sent again", nullable=True, merge="max"
+            ),
+        ]
+    ),
+    "stores": pa.schema(
+        [
+            _key(
+                "point",
+                _TEXT,
+                "point of capture: path of its files, without rotation suffix, and interface",
+            ),
+            _key("store", _TEXT, "address of the Store"),
+            _key("store_port", _NUMBER, "TCP port of the Store"),
+            _key("client", _TEXT, "address of the source or receiver"),
+            _key("client_port", _NUMBER, "TCP port of the client, different for each connection"),
+            _key("topic_index", _NUMBER, "number of the topic, or the source's registration id"),
+            *_SPAN,
+            _count("registrations", "registrations and deregistrations"),
+            _count("registered", "accepted registrations and deregistrations"),
+            _count("refused", "refused registrations"),
+            _count("keepalives", "keepalives in both directions"),
+            _count("acknowledgements", "acknowledged ranges"),
+            _count("stable", "messages and fragments in these ranges"),
+            _count("lost", "messages and fragments that the Store has given up"),
+            _count("consumptions", "acknowledgements of the receiver"),
+            _field(
+                "highest_stable_sqn",
+                _NUMBER,
+                "highest sequence number acknowledged",
+                nullable=True,
+                merge="max",
+            ),
+            _field(
+                "highest_consumed_sqn",
+                _NUMBER,
+                "highest sequence number that the receiver has consumed",
+                nullable=True,
+                merge="max",
             ),
         ]
     ),

@@ -95,7 +95,10 @@ _COUNTERS = {
     "useless_repair_bytes": _Metric("repairs", "useless_bytes", _POINT, "Bytes retransmitted without need."),
     "lost_repairs": _Metric("lost_repairs", "lost", _PAIR, "Retransmissions lost between two points."),
     "recovered_messages": _Metric(
-        "recoveries", "messages", _RECOVERY, "Messages fetched over TCP: late join, off-transport recovery."
+        "recoveries",
+        "messages",
+        _RECOVERY,
+        "Messages fetched over TCP: late join, off-transport recovery, Stores.",
     ),
     "connects": _Metric(
         "clients",

@@ -412,7 +412,7 @@ def _notes(facts: Facts | None) -> list[tuple[str, str]]:
 def _last_times(facts: Facts) -> list[int]:
     """Return the last times of session packets, IP fragments and recovery. Other facts only have their window's
     start."""
-    frames = (facts.counts, facts.fragments, facts.recoveries)
+    frames = (facts.counts, facts.fragments, facts.recoveries, facts.stores)
     times = (frame["last_ns"].max() for frame in frames)
     return [time for time in times if isinstance(time, int)]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import polars as pl
 import pyarrow as pa
 
-from umstack.analysis import clients, losses, numbering, once, recoveries, traffic
+from umstack.analysis import clients, losses, numbering, once, recoveries, stores, traffic
 from umstack.analysis.clocks import Clocks, shifted
 from umstack.analysis.losses import WINDOW, Rare, windowed
 from umstack.analysis.numbering import Numbered
@@ -31,7 +31,7 @@ FINDINGS = "findings"
 TABLES = (
     *("repairs", "duplicates", "gaps", "rate_summary", "datagram_fill", "ip_fragments"),
     *("latency", "recovery_latency", "suggestions", "remarks", "topics", "lost_repairs"),
-    *("recoveries", "clients", "client_totals"),
+    *("recoveries", "stores", "clients", "client_totals"),
 )
 _SESSIONS = "sessions"
 _KEY = ("point", *SESSION)
@@ -124,6 +124,7 @@ def _by_itself(facts: Facts, mtu: int, endpoints: pl.DataFrame) -> dict[str, pl.
         "datagram_fill": traffic.datagram_fill(once.sizes(facts), mtu),
         "topics": traffic.topics(facts),
         "recoveries": recoveries.recoveries(facts, endpoints),
+        "stores": stores.stores(facts),
         "rate_summary": traffic.rate_summary(once.rates(facts)),
         "clients": clients.clients(facts),
         "ip_fragments": facts.fragments,

@@ -1,6 +1,7 @@
 """The tables of a pipeline: their columns, types, units and meaning. docs/tables.md shows them.
 
 Types of silver tables are those of `umstack.analysis.tables`; the notes here are checked to name exactly their columns.
+One file, because it is one list, which the page shows whole.
 
     python -m umstack.pipeline.table_schema       the tables as Markdown
 """
@@ -116,10 +117,30 @@ _SILVER: dict[str, tuple[str, Notes]] = {
     "recoveries": (
         "source, topic, receiver and kind of recovery over TCP",
         {
-            "recovery": ("late_join or off_transport; null if its start was not captured", ""),
+            "recovery": ("late_join, off_transport or store; null if its start was not captured", ""),
             "request_port": ("TCP port of the source", ""),
             "connections": ("connections", ""),
             "range_requests": ("requests for the retained range", ""),
+        },
+    ),
+    "stores": (
+        "Store, client and topic",
+        {
+            "store": ("address of the Store", ""),
+            "store_port": ("TCP port of the Store", ""),
+            "client": ("address of the source or receiver", ""),
+            "topic_index": ("number of the topic, or the source's registration id", ""),
+            "connections": ("connections", ""),
+            "registrations": ("registrations and deregistrations", ""),
+            "registered": ("accepted ones", ""),
+            "refused": ("refused ones", ""),
+            "keepalives": ("keepalives in both directions", ""),
+            "acknowledgements": ("acknowledged ranges", ""),
+            "stable": ("messages and fragments in these ranges", "messages"),
+            "lost": ("messages and fragments that the Store has given up", "messages"),
+            "consumptions": ("acknowledgements of the receiver", ""),
+            "highest_stable_sqn": ("highest sequence number acknowledged", ""),
+            "highest_consumed_sqn": ("highest sequence number that the receiver has consumed", ""),
         },
     ),
     "latency": (

@@ -106,8 +106,8 @@ def findings_of_part(summary: Summary) -> list[Finding]:
     """Return the findings on one session, or on everything of no session: others may have data."""
     rules: Rules = (
         _traffic, _restarts, _topics, _loss, _clients, _causes, _stalls, _gaps, _recovery, _storms, _repairs,
-        _lost_repairs, _recoveries, _duplicates, _bursts, _fill, _fragments, _latency, _suggestions, _copies,
-        _malformed, _notes,
+        _lost_repairs, _recoveries, _stores, _unstable, _duplicates, _bursts, _fill, _fragments, _latency,
+        _suggestions, _copies, _malformed, _notes,
     )  # fmt: skip
     without_data = [rule for rule in rules if rule is not _traffic]
     return _by_severity(rules if has_data(summary) else without_data, summary)
@@ -117,8 +117,8 @@ def window_findings(summary: Summary) -> list[Finding]:
     """Return the findings of a time window, except those the monitor makes itself: traffic, incidents, storms and
     capture notes."""
     rules: Rules = (
-        _restarts, _topics, _clients, _gaps, _recovery, _repairs, _lost_repairs, _recoveries, _duplicates, _bursts,
-        _fill, _fragments, _latency, _suggestions, _copies, _malformed,
+        _restarts, _topics, _clients, _gaps, _recovery, _repairs, _lost_repairs, _recoveries, _stores, _duplicates,
+        _bursts, _fill, _fragments, _latency, _suggestions, _copies, _malformed,
     )  # fmt: skip
     return _by_severity(rules, summary)
 
@@ -393,7 +393,12 @@ def _lost_repairs(summary: Summary) -> Iterator[Finding]:
         yield Finding("lost-repairs", Severity.WORTH_A_LOOK, text, cost)
 
 
-RECOVERIES = {"late_join": "Late join", "off_transport": "Off-transport recovery", None: "Recovery"}
+RECOVERIES = {
+    "late_join": "Late join",
+    "off_transport": "Off-transport recovery",
+    "store": "Recovery from a Store",
+    None: "Recovery",
+}
 
 
 def _recoveries(summary: Summary) -> Iterator[Finding]:
@@ -418,6 +423,31 @@ def _recoveries(summary: Summary) -> Iterator[Finding]:
                 )
                 cost = Cost(CostKind.LOST, row["requests"], f"{count(row['requests'])} messages not received")
                 yield Finding("recovery-tcp", Severity.WORTH_A_LOOK, text, cost)
+
+
+def _stores(summary: Summary) -> Iterator[Finding]:
+    for row in summary["stores"]:
+        store = f"Store {row['store']}:{row['store_port']}"
+        if row["refused"]:
+            text = f"{store} refused {count(row['refused'])} registrations of {row['client']}."
+            yield Finding("stores", Severity.WORTH_A_LOOK, text)
+        if row["lost"]:
+            text = f"{store} gave up {count(row['lost'])} messages of {row['client']}: it will not have them."
+            cost = Cost(CostKind.LOST, row["lost"], f"{count(row['lost'])} messages not stored")
+            yield Finding("stores", Severity.WORTH_A_LOOK, text, cost)
+
+
+def _unstable(summary: Summary) -> Iterator[Finding]:
+    sent = {(row["publisher"], row["topic_index"]): row for row in summary["topics"]}
+    for row in summary["stores"]:
+        topic = sent.get((row["client"], row["topic_index"]))
+        stable = row["highest_stable_sqn"]
+        if topic is not None and stable is not None and (behind := topic["highest_sqn"] - stable) > 0:
+            text = (
+                f"At the end of the capture Store {row['store']}:{row['store_port']} had not acknowledged the last "
+                f"{count(behind)} messages of {topic_name(topic)}."
+            )
+            yield Finding("stores", Severity.NOTE, text)
 
 
 def recovery(row: Row) -> str:

@@ -228,9 +228,9 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
         ),
     ),
     (
-        "Late join and off-transport recovery",
+        "Late join, off-transport recovery and Stores",
         "recoveries",
-        "Messages that receivers fetched from the source over TCP; not included in the retransmissions above.",
+        "Messages that receivers fetched from sources and Stores over TCP; not included in the retransmissions above.",
         (
             _text("recovery", lambda row: RECOVERIES[row["recovery"]].lower()),
             _RECEIVER,
@@ -243,6 +243,23 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
             _number("requested", "requests"),
             _number("connections", "connections"),
             _text("source", "publisher"),
+        ),
+    ),
+    (
+        "Stores",
+        "stores",
+        "Registrations at Stores, and the messages that they acknowledged as stable or gave up.",
+        (
+            _text("store", lambda row: f"{row['store']}:{row['store_port']}"),
+            _text("client", "client"),
+            _number("topic index", "topic_index"),
+            _number("registered", "registered"),
+            _number("refused", "refused"),
+            _number("stable", "stable"),
+            _number("lost", "lost"),
+            _number("acknowledgements", "acknowledgements"),
+            _number("consumptions", "consumptions"),
+            _number("keepalives", "keepalives"),
         ),
     ),
     (

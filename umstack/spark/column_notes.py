@@ -37,7 +37,7 @@ _NOTES: dict[str, tuple[str, str | None]] = {
     "to_source": ("true if a receiver sent it to a source", None),
     "client_id": ("number that an LBT-RU source assigned to a receiver", None),
     "ack_sqn": ("last datagram that an LBT-RU receiver acknowledges", None),
-    "recovery": ("purpose of a TCP connection: late_join or off_transport", None),
+    "recovery": ("purpose of a TCP connection: late_join, off_transport or store", None),
     "copy": ("true for a copy of a packet captured just before, as mirrors make them", None),
     "status": ("ok, or the error in the packet", None),
     "packet_type": ("DATA, SM, NAK, NCF, STATUS, LBMR, TCP, ACK, CREQ, RST or FILTER", None),

@@ -1,8 +1,8 @@
 """`spark.read.format("umpcap")`: captures as rows, one per packet, split inside large files, in Arrow batches.
 
-Options: `targetPartitionBytes`, `onlyOurs`, `lbtrmPorts`, `lbtruPorts`, `resolutionPorts`, `tcpPorts`, `batchRows`,
-`notes`, `rows`, `windowSeconds`, `hardwareTimes`, `manifestFolder`; docs/spark.md explains them. `.schema(...)` with
-some of the columns omits the others, which is much faster.
+Options: `targetPartitionBytes`, `onlyOurs`, `lbtrmPorts`, `lbtruPorts`, `resolutionPorts`, `tcpPorts`, `storePorts`,
+`batchRows`, `notes`, `rows`, `windowSeconds`, `hardwareTimes`, `manifestFolder`; docs/spark.md explains them.
+`.schema(...)` with some of the columns omits the others, which is much faster.
 """
 
 from __future__ import annotations

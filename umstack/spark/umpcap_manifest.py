@@ -161,7 +161,7 @@ def _is_large(file: str, version: Version, options: UmpcapOptions) -> bool:
 
 def _path(file: str, version: Version, options: UmpcapOptions) -> Path:
     named = (shown(file), *version, metadata.version("umstack"), _STATE_BYTES)
-    key = repr((*named, options.target_bytes, options.ports.tcp, options.hardware_times))
+    key = repr((*named, options.target_bytes, options.ports.tcp, options.ports.store, options.hardware_times))
     return options.manifest_folder / (hashlib.sha256(key.encode()).hexdigest()[:32] + _SUFFIX)
 
 

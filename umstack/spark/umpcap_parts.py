@@ -32,7 +32,15 @@ from umstack.spark.option_names import unknown_options
 from umstack.spark.umpcap_tasks import CapturePart, CaptureTask
 
 OPTION_NAMES = (
-    *("targetPartitionBytes", "onlyOurs", "lbtrmPorts", "lbtruPorts", "resolutionPorts", "tcpPorts"),
+    *(
+        "targetPartitionBytes",
+        "onlyOurs",
+        "lbtrmPorts",
+        "lbtruPorts",
+        "resolutionPorts",
+        "tcpPorts",
+        "storePorts",
+    ),
     *("notes", "rows", "windowSeconds", "batchRows", "maxBytesPerTrigger", "hardwareTimes", "manifestFolder"),
     *("path", "paths"),
 )
@@ -94,6 +102,7 @@ class UmpcapOptions:
                 _ports(lowered, "resolutionPorts", default.resolution),
                 _ports(lowered, "tcpPorts", default.tcp),
                 _ports(lowered, "lbtruPorts", default.lbtru),
+                _ports(lowered, "storePorts", default.store),
             ),
             hardware_times=_flag(lowered, "hardwareTimes"),
             manifest_folder=_manifest_folder(lowered),

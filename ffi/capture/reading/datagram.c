@@ -86,8 +86,9 @@ static void put_message(um_packet_rows *rows, um_packet_row *row, const um_lbmc_
         um_packet_rows_put_message(rows, rows->message_count + row->message_count++, kind, message);
     for (uint32_t i = 0; i < message->tsni_count; i++) {
         const uint8_t *record = message->tsni + (size_t)UM_LBMC_TSNI_RECORD_BYTES * i;
-        um_packet_rows_put_number(rows, rows->message_count + row->message_count++, UM_PACKET_KIND_TSNI,
-                                  um_load_be32(record), um_load_be32(record + 4));
+        um_lbmc_item item = {
+            .kind = UM_LBMC_ITEM_TSNI, .topic_index = um_load_be32(record), .sqn = um_load_be32(record + 4)};
+        um_packet_rows_put_number(rows, rows->message_count + row->message_count++, UM_PACKET_KIND_TSNI, &item);
     }
 }
 

@@ -15,6 +15,13 @@ static void put_item(void *context, const um_lbmc_item *item)
         [UM_LBMC_ITEM_REQUEST] = UM_PACKET_KIND_REQUEST,
         [UM_LBMC_ITEM_RANGE_REQUEST] = UM_PACKET_KIND_RANGE_REQUEST,
         [UM_LBMC_ITEM_RANGE] = UM_PACKET_KIND_RANGE,
+        [UM_LBMC_ITEM_REGISTRATION] = UM_PACKET_KIND_REGISTRATION,
+        [UM_LBMC_ITEM_REGISTERED] = UM_PACKET_KIND_REGISTERED,
+        [UM_LBMC_ITEM_REFUSED] = UM_PACKET_KIND_REFUSED,
+        [UM_LBMC_ITEM_STABLE] = UM_PACKET_KIND_STABLE,
+        [UM_LBMC_ITEM_LOST] = UM_PACKET_KIND_LOST,
+        [UM_LBMC_ITEM_CONSUMED] = UM_PACKET_KIND_CONSUMED,
+        [UM_LBMC_ITEM_KEEPALIVE] = UM_PACKET_KIND_KEEPALIVE,
     };
     segment_items *into = context;
     if (into->row->message_count == UM_PACKETS_PACKET_ITEMS_MAX) {
@@ -25,7 +32,7 @@ static void put_item(void *context, const um_lbmc_item *item)
     if (item->message != NULL)
         um_packet_rows_put_message(into->rows, i, um_packet_kind_of(item->message), item->message);
     else
-        um_packet_rows_put_number(into->rows, i, kinds[item->kind], item->topic_index, item->sqn);
+        um_packet_rows_put_number(into->rows, i, kinds[item->kind], item);
 }
 
 static void decode_segment(um_capture_reader *reader, um_packet_rows *rows, const um_capture_packet *packet,

@@ -17,6 +17,7 @@ static void begin_message(um_lbmc_stream *stream)
     stream->phase = UM_LBMC_STREAM_HEADER;
     stream->unit_bytes = 0;
     stream->has_item = false;
+    stream->acknowledgement = 0;
     stream->left = 0;
 }
 
@@ -43,6 +44,16 @@ static void pass_item(um_lbmc_stream *stream, um_lbmc_take_item *take, void *con
         take(context, item);
 }
 
+static void pass_acknowledged(um_lbmc_stream *stream, uint32_t first_sqn, uint32_t last_sqn, um_lbmc_take_item *take,
+                              void *context)
+{
+    pass_item(stream, take, context,
+              &(um_lbmc_item){.kind = (enum um_lbmc_item_kind)stream->acknowledgement,
+                              .topic_index = stream->acknowledged_topic,
+                              .first_sqn = first_sqn,
+                              .sqn = last_sqn});
+}
+
 /* Called when all headers are complete. */
 static enum um_dgram_status end_headers(um_lbmc_stream *stream, um_lbmc_take_item *take, void *context)
 {
@@ -56,6 +67,8 @@ static enum um_dgram_status end_headers(um_lbmc_stream *stream, um_lbmc_take_ite
         stream->last_topic_index = message->topic_index;
         stream->last_sqn = message->sqn;
     }
+    if (stream->acknowledgement != 0 && !stream->has_item) /* without ranges */
+        pass_acknowledged(stream, stream->acknowledged_sqn, stream->acknowledged_sqn, take, context);
     if (message->type != UM_LBMC_CONTROL || !stream->has_item)
         pass_item(stream, take, context, &(um_lbmc_item){.kind = UM_LBMC_ITEM_MESSAGE, .message = message});
     uint32_t left = stream->left;
@@ -110,6 +123,49 @@ static void pass_tsni(um_lbmc_stream *stream, um_lbmc_take_item *take, void *con
     }
 }
 
+/* Passes on an option of persistence. Returns false for any other. */
+static bool take_persistence_option(um_lbmc_stream *stream, um_lbmc_take_item *take, void *context)
+{
+    enum {
+        REGISTRATION_BYTES = 28,
+        RESPONSE_BYTES = 24,
+        ACKNOWLEDGEMENT_BYTES = 20,
+        RANGE_BYTES = 12,
+        KEEPALIVE_BYTES = 16,
+        REFUSED_FLAG = 0x20,
+        LOST_FLAG = 0x04,
+    };
+    const uint8_t *unit = stream->unit;
+    um_lbmc_item item = {0};
+    if (stream->option == UM_LBMC_OPTION_REGISTRATION && unit[1] == REGISTRATION_BYTES) {
+        item = (um_lbmc_item){.kind = UM_LBMC_ITEM_REGISTRATION,
+                              .topic_index = um_load_be32(unit + 12),
+                              .source_reg_id = um_load_be32(unit + 16)};
+    } else if (stream->option == UM_LBMC_OPTION_REGISTRATION_RESPONSE && unit[1] == RESPONSE_BYTES) {
+        item = (um_lbmc_item){.kind = unit[2] & REFUSED_FLAG ? UM_LBMC_ITEM_REFUSED : UM_LBMC_ITEM_REGISTERED,
+                              .topic_index = um_load_be32(unit + 12),
+                              .sqn = um_load_be32(unit + 20)};
+    } else if (stream->option == UM_LBMC_OPTION_KEEPALIVE && unit[1] == KEEPALIVE_BYTES) {
+        item = (um_lbmc_item){.kind = UM_LBMC_ITEM_KEEPALIVE, .topic_index = um_load_be32(unit + 8)};
+    } else if (stream->option == UM_LBMC_OPTION_ACKNOWLEDGEMENT && unit[1] == ACKNOWLEDGEMENT_BYTES) {
+        bool is_consumption = unit[3] == 0;
+        stream->acknowledged_topic = um_load_be32(unit + 8);
+        stream->acknowledged_sqn = um_load_be32(unit + 16);
+        stream->acknowledgement = unit[2] & LOST_FLAG ? UM_LBMC_ITEM_LOST : UM_LBMC_ITEM_STABLE;
+        if (is_consumption)
+            stream->acknowledgement = UM_LBMC_ITEM_CONSUMED;
+        return true;
+    } else if (stream->option == UM_LBMC_OPTION_RANGED_ACKNOWLEDGEMENT && unit[1] == RANGE_BYTES &&
+               stream->acknowledgement != 0) {
+        pass_acknowledged(stream, um_load_be32(unit + 4), um_load_be32(unit + 8), take, context);
+        return true;
+    } else {
+        return false;
+    }
+    pass_item(stream, take, context, &item);
+    return true;
+}
+
 /* Passes on an option that is an item. */
 static void take_option(um_lbmc_stream *stream, um_lbmc_take_item *take, void *context)
 {
@@ -123,6 +179,8 @@ static void take_option(um_lbmc_stream *stream, um_lbmc_take_item *take, void *c
     };
     const uint8_t *unit = stream->unit;
     um_lbmc_item item = {0};
+    if (take_persistence_option(stream, take, context))
+        return;
     if (stream->option == UM_LBMC_OPTION_MESSAGE_REQUEST && unit[1] == REQUEST_BYTES) {
         item = (um_lbmc_item){
             .kind = UM_LBMC_ITEM_REQUEST, .topic_index = um_load_be32(unit + TOPIC_AT), .sqn = um_load_be32(unit + 16)};

@@ -20,13 +20,16 @@ enum um_lbmc_stream_phase { UM_LBMC_STREAM_HEADER, UM_LBMC_STREAM_OPTION, UM_LBM
 typedef struct um_lbmc_stream {
     bool is_aligned; /* the next byte belongs to `phase` */
     bool has_last;
-    bool has_item; /* the current control message has had an item */
+    bool has_item;           /* the current control message has had an item */
+    uint8_t acknowledgement; /* enum um_lbmc_item_kind of the ranges of the current acknowledgement; 0: none */
     uint8_t phase;
     uint8_t option; /* type of the current option */
     uint16_t unit_bytes;
     uint32_t left; /* bytes of the message behind the consumed units */
     uint32_t last_topic_index;
     uint32_t last_sqn;
+    uint32_t acknowledged_topic; /* of the current acknowledgement */
+    uint32_t acknowledged_sqn;
     um_lbmc_message message; /* the current one; its pointers are NULL */
     uint8_t unit[UM_LBMC_STREAM_UNIT_BYTES];
 } um_lbmc_stream;
@@ -38,6 +41,13 @@ enum um_lbmc_item_kind {
     UM_LBMC_ITEM_RANGE_REQUEST, /* request of the range (option 78); sqn: its lower bound, 0: none */
     UM_LBMC_ITEM_RANGE,         /* the retained range (option 30), which starts at sqn */
     UM_LBMC_ITEM_SESSION,       /* a control message with an LBT-TCP session id (option 107) */
+    UM_LBMC_ITEM_REGISTRATION,  /* a client registers with a Store (option 18) */
+    UM_LBMC_ITEM_REGISTERED,    /* the Store's answer (option 19); sqn: the highest that it has */
+    UM_LBMC_ITEM_REFUSED,       /* the same with an error */
+    UM_LBMC_ITEM_STABLE,        /* a range that a Store acknowledges (options 20 and 24) */
+    UM_LBMC_ITEM_LOST,          /* a range that a Store has given up */
+    UM_LBMC_ITEM_CONSUMED,      /* what a receiver has consumed (option 20) */
+    UM_LBMC_ITEM_KEEPALIVE,     /* of a client or Store (option 22) */
 };
 
 typedef struct um_lbmc_item {
@@ -46,6 +56,8 @@ typedef struct um_lbmc_item {
     uint32_t topic_index;           /* of the others except UM_LBMC_ITEM_RANGE, which has a request index */
     uint32_t session_id;            /* of UM_LBMC_ITEM_SESSION */
     uint32_t sqn;
+    uint32_t first_sqn;     /* of UM_LBMC_ITEM_STABLE and UM_LBMC_ITEM_LOST; sqn is the last */
+    uint32_t source_reg_id; /* of UM_LBMC_ITEM_REGISTRATION by a receiver */
     uint32_t request_index; /* of UM_LBMC_ITEM_RANGE_REQUEST and UM_LBMC_ITEM_RANGE */
 } um_lbmc_item;
 

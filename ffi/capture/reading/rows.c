@@ -58,6 +58,7 @@ static const char REASON_TEXTS[][UM_PACKETS_REASON_BYTES_MAX] = {"no_retry", "ig
 static const char RECOVERY_TEXTS[UM_STREAM_PURPOSES][UM_PACKETS_RECOVERY_BYTES_MAX] = {
     [UM_STREAM_LATE_JOIN] = "late_join",
     [UM_STREAM_OFF_TRANSPORT] = "off_transport",
+    [UM_STREAM_TO_STORE] = "store",
 };
 
 static const char KIND_TEXTS[UM_PACKET_KINDS][UM_PACKETS_KIND_BYTES_MAX] = {
@@ -73,6 +74,13 @@ static const char KIND_TEXTS[UM_PACKET_KINDS][UM_PACKETS_KIND_BYTES_MAX] = {
     [UM_PACKET_KIND_REQUEST] = "request",
     [UM_PACKET_KIND_RANGE_REQUEST] = "range_request",
     [UM_PACKET_KIND_RANGE] = "range",
+    [UM_PACKET_KIND_REGISTRATION] = "registration",
+    [UM_PACKET_KIND_REGISTERED] = "registered",
+    [UM_PACKET_KIND_REFUSED] = "refused",
+    [UM_PACKET_KIND_STABLE] = "stable",
+    [UM_PACKET_KIND_LOST] = "lost",
+    [UM_PACKET_KIND_CONSUMED] = "consumed",
+    [UM_PACKET_KIND_KEEPALIVE] = "keepalive",
 };
 
 static const char VERDICT_TEXTS[UM_CAPTURE_VERDICTS][UM_PACKETS_VERDICT_BYTES_MAX] = {
@@ -268,17 +276,18 @@ void um_packet_rows_put_message(um_packet_rows *rows, uint32_t i, enum um_packet
     put_text(&rows->kind, i, KIND_TEXTS[kind], UM_PACKETS_KIND_BYTES_MAX);
 }
 
-void um_packet_rows_put_number(um_packet_rows *rows, uint32_t i, enum um_packet_row_kind kind, uint32_t topic_index,
-                               uint32_t topic_sqn)
+void um_packet_rows_put_number(um_packet_rows *rows, uint32_t i, enum um_packet_row_kind kind, const um_lbmc_item *item)
 {
-    rows->topic_index[i] = topic_index;
-    rows->topic_sqn[i] = topic_sqn;
-    rows->first_sqn[i] = 0;
+    bool is_range = kind == UM_PACKET_KIND_STABLE || kind == UM_PACKET_KIND_LOST;
+    rows->topic_index[i] = item->topic_index;
+    rows->topic_sqn[i] = item->sqn;
+    rows->first_sqn[i] = item->first_sqn;
     rows->fragment_offset[i] = 0;
     rows->message_length[i] = 0;
     rows->payload_bytes[i] = 0;
     rows->sent_ns[i] = 0;
-    rows->message_present[i] = 1u << UM_PACKETS_MESSAGE_TOPIC;
+    rows->message_present[i] =
+        (uint8_t)(1u << UM_PACKETS_MESSAGE_TOPIC | (uint32_t)is_range << UM_PACKETS_MESSAGE_LENGTH);
     put_text(&rows->kind, i, KIND_TEXTS[kind], UM_PACKETS_KIND_BYTES_MAX);
 }
 

@@ -60,6 +60,13 @@ enum um_packet_row_kind {
     UM_PACKET_KIND_REQUEST,
     UM_PACKET_KIND_RANGE_REQUEST,
     UM_PACKET_KIND_RANGE,
+    UM_PACKET_KIND_REGISTRATION,
+    UM_PACKET_KIND_REGISTERED,
+    UM_PACKET_KIND_REFUSED,
+    UM_PACKET_KIND_STABLE,
+    UM_PACKET_KIND_LOST,
+    UM_PACKET_KIND_CONSUMED,
+    UM_PACKET_KIND_KEEPALIVE,
     UM_PACKET_KINDS,
 };
 
@@ -98,8 +105,9 @@ void um_packet_rows_put_resolution(um_packet_rows *rows, const uint8_t *payload,
 /* Writes message `i`, counted over all rows, in ascending order. */
 void um_packet_rows_put_message(um_packet_rows *rows, uint32_t i, enum um_packet_row_kind kind,
                                 const um_lbmc_message *message);
-/* The same for an item with a topic and no payload: a TSNI record, or a request or range of recovery. */
-void um_packet_rows_put_number(um_packet_rows *rows, uint32_t i, enum um_packet_row_kind kind, uint32_t topic_index,
-                               uint32_t topic_sqn);
+/* The same for an item with a topic and no payload: a TSNI record, a request or range of recovery, or an item of
+ * persistence. */
+void um_packet_rows_put_number(um_packet_rows *rows, uint32_t i, enum um_packet_row_kind kind,
+                               const um_lbmc_item *item);
 
 #endif

@@ -4,20 +4,18 @@
 
 enum tcp_flag { TCP_FIN = 0x01, TCP_SYN = 0x02, TCP_RST = 0x04, TCP_ACK = 0x10 };
 
-void um_streams_set_ports(um_streams *streams, uint16_t port_low, uint16_t port_high)
+void um_streams_set_ports(um_streams *streams, uint16_t port_low, uint16_t port_high, uint16_t store_low,
+                          uint16_t store_high)
 {
     streams->port_low = port_low;
     streams->port_high = port_high;
+    streams->store_low = store_low;
+    streams->store_high = store_high;
 }
 
 void um_streams_read_findings(const um_streams *streams, um_stream_findings *findings)
 {
     *findings = streams->findings;
-}
-
-static bool is_source_port(const um_streams *streams, uint16_t port)
-{
-    return port >= streams->port_low && port <= streams->port_high;
 }
 
 bool um_streams_has(const um_streams *streams, const um_captured_frame *frame)
@@ -43,10 +41,11 @@ typedef struct ends {
 
 static ends ends_of(const um_streams *streams, const um_captured_frame *frame)
 {
-    /* If both ports are in the range of sources, the lower one is the source: the same in both directions. */
-    bool both = is_source_port(streams, frame->source_port) && is_source_port(streams, frame->destination_port);
+    /* If both ports are of sources or Stores, the lower one is the source: the same in both directions. */
+    bool both =
+        um_streams_has_port(streams, frame->source_port) && um_streams_has_port(streams, frame->destination_port);
     bool is_from_source =
-        both ? frame->source_port < frame->destination_port : is_source_port(streams, frame->source_port);
+        both ? frame->source_port < frame->destination_port : um_streams_has_port(streams, frame->source_port);
     return is_from_source
                ? (ends){frame->source, frame->destination, frame->source_port, frame->destination_port, true}
                : (ends){frame->destination, frame->source, frame->destination_port, frame->source_port, false};
@@ -172,6 +171,19 @@ static uint32_t range_topic(const um_stream_connection *connection, uint32_t req
     return um_request_topic(request_index, connection->topic_index);
 }
 
+/* Returns true for an item that only connections to Stores have. */
+static bool is_store_item(const um_lbmc_item *item)
+{
+    return item->kind >= UM_LBMC_ITEM_REGISTRATION && item->kind <= UM_LBMC_ITEM_KEEPALIVE;
+}
+
+/* Returns the topic of what a receiver requests or acknowledges at a Store, which it names by the source's registration
+ * id: known if the receiver's last registration on the connection named this source. */
+static uint32_t store_topic(const um_stream_connection *connection, uint32_t named)
+{
+    return connection->source_reg_id != 0 && named == connection->source_reg_id ? connection->registered_topic : named;
+}
+
 static void on_item(void *context, const um_lbmc_item *item)
 {
     flow *into = context;
@@ -182,9 +194,21 @@ static void on_item(void *context, const um_lbmc_item *item)
         connection->is_named = true;
         connection->session_id = item->session_id;
     }
-    if (item->kind == UM_LBMC_ITEM_RANGE_REQUEST) {
+    if (is_store_item(item))
+        connection->purpose = UM_STREAM_TO_STORE;
+    if (item->kind == UM_LBMC_ITEM_REGISTRATION) {
+        connection->registered_topic = item->topic_index;
+        connection->source_reg_id = item->source_reg_id;
+    }
+    if (connection->purpose == UM_STREAM_TO_STORE) {
+        connection->is_session = false;
+        if (item->kind == UM_LBMC_ITEM_REQUEST || item->kind == UM_LBMC_ITEM_CONSUMED)
+            passed.topic_index = store_topic(connection, item->topic_index);
+    }
+    if (item->kind == UM_LBMC_ITEM_RANGE_REQUEST && connection->purpose != UM_STREAM_TO_STORE)
         connection->purpose =
             (item->request_index & 1) == UM_PURPOSE_OFF_TRANSPORT ? UM_STREAM_OFF_TRANSPORT : UM_STREAM_LATE_JOIN;
+    if (item->kind == UM_LBMC_ITEM_RANGE_REQUEST) {
         connection->range_index = item->request_index;
         connection->range_topic = item->topic_index;
     }

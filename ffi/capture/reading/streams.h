@@ -27,11 +27,13 @@ enum {
     UM_STREAMS_HOLD_BYTES = 128 << 10,
 };
 
-/* The purpose of a connection, by the range request that its receiver sends first (docs/wire.md). */
+/* The purpose of a connection: by the range request that its receiver sends first, or a Store's by a registration,
+ * acknowledgement or keepalive (docs/wire.md). A Store takes the place of the source. */
 enum um_stream_purpose {
     UM_STREAM_PURPOSE_UNKNOWN,
     UM_STREAM_LATE_JOIN,
     UM_STREAM_OFF_TRANSPORT,
+    UM_STREAM_TO_STORE,
     UM_STREAM_PURPOSES,
 };
 
@@ -61,6 +63,8 @@ typedef struct um_stream_connection {
     uint32_t range_index; /* request index of the last range request */
     uint32_t range_topic; /* and its topic */
     uint32_t session_id;
+    uint32_t registered_topic; /* topic of the last registration */
+    uint32_t source_reg_id;    /* and the source's registration id: a receiver names its topic by it */
     um_stream_direction directions[UM_STREAM_DIRECTIONS];
 } um_stream_connection;
 
@@ -83,7 +87,9 @@ typedef struct um_stream_findings {
 
 typedef struct um_streams {
     uint16_t port_low;  /* TCP ports of sources */
-    uint16_t port_high; /* 0: no connections are followed */
+    uint16_t port_high; /* 0: no connections of sources are followed */
+    uint16_t store_low; /* TCP ports of Stores */
+    uint16_t store_high;
     uint64_t segment_count;
     uint32_t connection_count; /* up to the last used one */
     uint32_t latest;
@@ -104,18 +110,24 @@ typedef struct um_stream_taken {
     uint32_t session_id;
 } um_stream_taken;
 
-/* Sets the range of source ports whose connections are followed; 0, the initial value: none. */
-void um_streams_set_ports(um_streams *streams, uint16_t port_low, uint16_t port_high);
+/* Sets the ranges of the ports of sources and Stores whose connections are followed; 0, the initial value: none. */
+void um_streams_set_ports(um_streams *streams, uint16_t port_low, uint16_t port_high, uint16_t store_low,
+                          uint16_t store_high);
 
 /* Copies the findings since the streams were initialized or loaded. */
 void um_streams_read_findings(const um_streams *streams, um_stream_findings *findings);
 
-/* Returns true if a port of the frame is in the range of source ports. */
+/* Returns true for a port of sources or Stores. */
+static inline bool um_streams_has_port(const um_streams *streams, uint16_t port)
+{
+    return port != 0 && ((port >= streams->port_low && port <= streams->port_high) ||
+                         (port >= streams->store_low && port <= streams->store_high));
+}
+
+/* Returns true if a port of the frame is one of sources or Stores. */
 static inline bool um_streams_has_ports(const um_streams *streams, const um_captured_frame *frame)
 {
-    return streams->port_high != 0 &&
-           ((frame->source_port >= streams->port_low && frame->source_port <= streams->port_high) ||
-            (frame->destination_port >= streams->port_low && frame->destination_port <= streams->port_high));
+    return um_streams_has_port(streams, frame->source_port) || um_streams_has_port(streams, frame->destination_port);
 }
 
 /* Returns true if the frame is a segment of a followed connection, with a complete TCP header. */

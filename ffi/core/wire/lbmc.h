@@ -21,6 +21,11 @@ enum um_lbmc_option {
     UM_LBMC_OPTION_BATCH = 2,
     UM_LBMC_OPTION_CHAIN = 7, /* application headers: hot failover sequence number, message properties */
     UM_LBMC_OPTION_REQUEST = 4,
+    UM_LBMC_OPTION_REGISTRATION = 18, /* persistence: these five; umstack/store/wire has them all */
+    UM_LBMC_OPTION_REGISTRATION_RESPONSE = 19,
+    UM_LBMC_OPTION_ACKNOWLEDGEMENT = 20,
+    UM_LBMC_OPTION_KEEPALIVE = 22,
+    UM_LBMC_OPTION_RANGED_ACKNOWLEDGEMENT = 24,
     UM_LBMC_OPTION_MESSAGE_REQUEST = 21, /* recovery: requests one message */
     UM_LBMC_OPTION_RANGE = 30,           /* recovery: the range that is retained */
     UM_LBMC_OPTION_TSNI = 32,

@@ -50,8 +50,10 @@ def new_reader() -> Any:
 _OTHER_VERSION = "the split was made by another version of umstack"
 
 
-def follow_streams(reader: Any, ports: tuple[int, int], stored: bytes = b"") -> None:
-    """Let a reader follow TCP connections of sources at these ports, from the state of `stored_streams` on."""
+def follow_streams(reader: Any, ports: tuple[int, int, int, int], stored: bytes = b"") -> None:
+    """Let a reader follow TCP connections of sources and Stores at these two ranges of ports, from the state of
+    `stored_streams` on.
+    """
     streams = ffi.addressof(reader, "streams")
     lib.um_streams_set_ports(streams, *ports)
     if not lib.um_streams_load(streams, stored, len(stored)):

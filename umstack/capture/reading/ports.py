@@ -21,3 +21,5 @@ class CapturePorts:
     """TCP ports of sources: LBT-TCP, and requests of late join and off-transport recovery. (0, 0): none."""
     lbtru: tuple[int, int] = (14360, 14389)
     """UDP ports of sources and receivers of LBT-RU."""
+    store: tuple[int, int] = (14567, 14569)
+    """TCP ports of Stores. (0, 0): none."""

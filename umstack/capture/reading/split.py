@@ -56,7 +56,8 @@ class Split:
     def new_reader(self, ports: CapturePorts | None = None) -> Any:
         """Return a reader of the core in the state of a reader of the whole file at the start of this split."""
         reader = new_reader()
-        follow_streams(reader, (ports or CapturePorts()).tcp, self.streams)
+        ranges = ports or CapturePorts()
+        follow_streams(reader, (*ranges.tcp, *ranges.store), self.streams)
         hold_fragments(reader, self.fragments)
         compare_copies(reader, self.copies)
         reader.hardware_times = self.hardware_times
