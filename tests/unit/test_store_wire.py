@@ -72,6 +72,26 @@ def test_a_flipped_bit_is_refused_or_decoded_to_a_message_that_can_be_encoded(na
         assert message is None or decode(message.encode()) == message
 
 
+def test_the_usual_acknowledgement_is_decoded_alike_option_by_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With any bit flipped, too."""
+    flipped = [bytearray(STABLE) for _ in range(8 * len(STABLE))]
+    for bit, message in enumerate(flipped):
+        message[bit // 8] ^= 1 << bit % 8
+
+    def decoded() -> list[object]:
+        found: list[object] = []
+        for message in (STABLE, *flipped):
+            try:
+                found.append(decode(message))
+            except MalformedMessage as error:
+                found.append(str(error))
+        return found
+
+    fast = decoded()
+    monkeypatch.setattr("umstack.store.wire.decoding.decode_one_range", lambda _: None)
+    assert decoded() == fast
+
+
 def chained(*options: tuple[int, bytes]) -> bytes:
     """Return a control message with these options, whatever their length."""
     kinds = [kind for kind, _ in options] + [255]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from umstack.store.wire import option_types as layout
 from umstack.store.wire.chain import CONTROL, MalformedMessage, Option, ReceivedOptions, encode_chain
 from umstack.store.wire.option_types import OptionType
-from umstack.store.wire.registration import decode_store_index
+from umstack.store.wire.registration import STORE_INDEX_MAXIMUM, decode_store_index
 
 _CONSUMPTION, _STABILITY = 0, 1
 _USER_REG_ID, _EXPLICIT = 0x10, 0x08
@@ -23,6 +23,10 @@ _HALF = 1 << 31
 _RANGE_BYTES = 12
 _ONE_RANGE = struct.Struct("!BBHBBBBIIIIBBHBBHII")
 """An acknowledgement of one range, which is the usual one: header, acknowledgement, store id, range."""
+_ONE_RANGE_CONSTANTS = (
+    *(CONTROL, OptionType.ACKNOWLEDGEMENT, _ONE_RANGE.size, OptionType.STORE_ID, 20, _STABILITY),
+    *(OptionType.RANGED_ACKNOWLEDGEMENT, 4, 255, _RANGE_BYTES),
+)
 
 
 class SqnRange(NamedTuple):
@@ -150,6 +154,26 @@ def decode_acknowledgement(received: ReceivedOptions) -> StabilityAck | Consumpt
     )
 
 
+def decode_one_range(message: bytes | memoryview) -> StabilityAck | None:
+    """Return the acknowledgement if it has exactly the usual layout, of one range. Faster than option by option."""
+    if len(message) != _ONE_RANGE.size:
+        return None
+    (
+        *head, flags, kind, transport_index, topic_index, _, sqn, second, second_bytes, store_index,
+        third, third_bytes, _, first, last,
+    ) = _ONE_RANGE.unpack(message)  # fmt: skip
+    is_usual = (*head, kind, second, second_bytes, third, third_bytes) == _ONE_RANGE_CONSTANTS
+    if not is_usual or last != sqn or (last - first) % (1 << 32) >= _HALF:
+        return None
+    return StabilityAck(
+        transport_index=transport_index,
+        topic_index=topic_index,
+        store_index=store_index & STORE_INDEX_MAXIMUM,
+        ranges=(SqnRange(first, last),),
+        is_lost=bool(flags & _LOST),
+    )
+
+
 def _decode_ranges(received: ReceivedOptions, sqn: int) -> tuple[SqnRange, ...]:
     """Return the ranges: ascending, apart, the last ending with `sqn`. Raises MalformedMessage."""
     found = received.every(OptionType.RANGED_ACKNOWLEDGEMENT, layout.RANGED_ACKNOWLEDGEMENT)
@@ -174,4 +198,5 @@ __all__ = [
     "SqnRange",
     "StabilityAck",
     "decode_acknowledgement",
+    "decode_one_range",
 ]

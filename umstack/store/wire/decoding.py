@@ -10,6 +10,7 @@ from umstack.store.wire.acknowledgement import (
     DeliveryConfirmation,
     StabilityAck,
     decode_acknowledgement,
+    decode_one_range,
 )
 from umstack.store.wire.chain import MalformedMessage, ReceivedOptions, decode_chain
 from umstack.store.wire.exchange import Keepalive, RetainedRange, RetransmissionRequests
@@ -51,6 +52,9 @@ def decode(message: bytes | memoryview) -> ControlMessage | None:
 
     Raises MalformedMessage.
     """
+    usual = decode_one_range(message)
+    if usual is not None:
+        return usual
     options = decode_chain(message)
     purposes = {option.type for option in options if option.type in _DECODERS}
     if not purposes:

@@ -33,6 +33,7 @@ from umstack.store.wire.stores import (
 )
 
 TOPIC_NAME_MAXIMUM_BYTES = 246
+STORE_INDEX_MAXIMUM = 0x7FFF
 
 _IS_SOURCE = 0x80
 _MARKER = 0x7F
@@ -349,7 +350,7 @@ class SourceRegistrationRequest:
 def decode_store_index(received: ReceivedOptions) -> int:
     """Return the index in the store id option; 0 if there is none. Raises MalformedMessage."""
     fields = received.one(OptionType.STORE_ID, layout.STORE_ID)
-    return 0 if fields is None else int(fields[0]) & 0x7FFF
+    return 0 if fields is None else int(fields[0]) & STORE_INDEX_MAXIMUM
 
 
 def decode_session_id(received: ReceivedOptions) -> int:
@@ -360,6 +361,7 @@ def decode_session_id(received: ReceivedOptions) -> int:
 
 __all__ = [
     "NO_TERMS",
+    "STORE_INDEX_MAXIMUM",
     "TOPIC_NAME_MAXIMUM_BYTES",
     "Registration",
     "RegistrationError",
