@@ -55,12 +55,16 @@ def options_of_attached(options: ContextOptions) -> ContextOptions:
             "a context with a driver runs the protocol on its own thread",
             hint="leave mode at embedded, or open it with driver='none'",
         )
-    if options.authentication_scope != "none":
-        raise OptionError(
-            "keys belong to the driver, which is the one that sends and receives datagrams",
-            hint="give the key file to `umstack driver`, or open the context with driver='none'",
-        )
     return replace(options, link="socket")
+
+
+def check_keys(engine: Engine, topic: str, answer: Mapping[str, Any], driver: DriverClient) -> None:
+    """Raise DriverError if this context has keys for a topic, and its driver would do without."""
+    if engine.keyring.number_of(topic) and answer.get("keyed") is not True:
+        raise DriverError(
+            f"the driver at {driver.path} has no keys for {topic!r}, and this context has",
+            hint="give the key file to `umstack driver`, too",
+        )
 
 
 def network_sessions(registry: Registry, logs: set[TransportAddress]) -> set[TransportAddress]:
@@ -142,6 +146,10 @@ class AttachedSource(Source):
 
     # ---- the end of the driver; on the client's thread ----
 
+    def check_answer(self, answer: Mapping[str, Any]) -> None:
+        """Raise DriverError for a driver without the keys of the topic."""
+        check_keys(self._engine, self.topic, answer, self._driver)
+
     def on_driver_lost(self) -> None:
         """Refuse new messages: no driver would publish them."""
         lib.um_publication_hold(self._handle, True)
@@ -172,7 +180,7 @@ class AttachedSource(Source):
         """
         engine, former = self._engine, self._publication
         try:
-            session = engine.sessions.acquire(self.options)
+            session = engine.sessions.acquire(self.options, engine.keyring.number_of(self.topic))
             try:
                 publication = Publication(engine.core, session, self.topic, former.topic_index, self.options)
             except BaseException:
@@ -380,6 +388,10 @@ class AttachedReceiver(Receiver):
             _log.warning("%s is not received: %s", displayed(name), displayed(str(error)))
         return True
 
+    def check_answer(self, answer: Mapping[str, Any]) -> None:
+        """Raise DriverError for a driver without the keys of the topic."""
+        check_keys(self._engine, self.topic, answer, self._driver)
+
     def take_sessions(self, logs: set[TransportAddress]) -> list[TransportAddress]:
         """Return the sessions on the network that these logs were of, which have ended. Once for each."""
         names = [self._sessions.pop(log) for log in logs & self._sessions.keys()]
@@ -393,7 +405,8 @@ class AttachedReceiver(Receiver):
         """Continue: the driver announces the sources."""
 
     def on_driver_gone(self, error: UmError) -> None:
-        """Nothing comes any more, as has been reported."""
+        """Nothing comes any more, as DriverLost has reported."""
+        _log.error("%r is not received any more: %s", self.topic, displayed(str(error)))
 
     def leave_driver(self) -> None:
         """Receive in this process from now on, what topic resolution finds again."""

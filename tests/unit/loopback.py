@@ -55,10 +55,10 @@ def open_context(mode: str = "embedded", **options: Any) -> Context:
 
 
 @contextmanager
-def serving(path: Path) -> Iterator[Driver]:
+def serving(path: Path, **chosen: Any) -> Iterator[Driver]:
     """Serve a driver on loopback in this process, at a path. It gives up soon what its applications left behind."""
     driver._LOOK_SECONDS, driver._UNANSWERED_SECONDS, driver._DRAIN_SECONDS = 0.01, 0.1, 0.3
-    options = {**OWN_ADDRESSES, "transport_lbtrm_datagram_max_size": DATAGRAM}
+    options = {**OWN_ADDRESSES, "transport_lbtrm_datagram_max_size": DATAGRAM, **chosen}
     with DriverContext("lo", **options) as context, listen_at(path) as listener:
         one = Driver(context, listener, Policy(), DriverLimits(), lambda _event: None)
         thread = threading.Thread(target=one.serve)

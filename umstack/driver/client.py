@@ -182,6 +182,9 @@ def _raise_refusal(answer: Mapping[str, Any], path: Path) -> None:
 class AttachedObject(Protocol):
     """A source or receiver as the client sees it. Called on the client's thread."""
 
+    def check_answer(self, answer: Mapping[str, Any]) -> None:
+        """A driver has accepted its request. Raises DriverError if that is not enough."""
+
     def on_driver_lost(self) -> None:
         """Its driver has ended, and the client looks for it."""
 
@@ -307,11 +310,18 @@ class DriverClient:
                 if self._is_searching and not waits:
                     return number, {}
             try:
-                return number, self._ask(do, fields)
+                answer = self._ask(do, fields)
             except BaseException as error:
                 self._forget(number)
                 if not (isinstance(error, DriverError) and self._is_searching):
                     raise
+                continue
+            try:
+                opened.check_answer(answer)
+            except BaseException:
+                self.end(number)
+                raise
+            return number, answer
 
     def state(self, number: int) -> SourceState:
         """Return the state of a source: not connected while a driver is looked for. Raises DriverError."""
@@ -483,6 +493,7 @@ class DriverClient:
             for number, request in missing.items():
                 try:
                     answers[number] = self._ask_here(request.do, request.fields)
+                    request.object.check_answer(answers[number])
                     if request.do == "publish":
                         self._wait_attached(number)
                 except DriverError as error:

@@ -9,10 +9,10 @@ it is in shared logs, to which both sides attach by LBT-IPC (docs/ipc.md).
       {do: receive, id, topic, options}   ------->
                                           <-------    for each source, before the reply or at any later time:
                                           <-------    {do: source, id, name, LOG}
-                                          <-------    {reply}
+                                          <-------    {reply, keyed}
       {do: publish, id, topic, options,
        LOG}                               ------->
-                                          <-------    {reply, name, topic_index, readers, message_max}
+                                          <-------    {reply, keyed, name, topic_index, readers, message_max}
       {do: state, id}                     ------->
                                           <-------    {reply, attached, connected, receivers, local, readers,
                                                    drained, reached, given_up}
@@ -20,10 +20,10 @@ it is in shared logs, to which both sides attach by LBT-IPC (docs/ipc.md).
                                           <-------    {reply}
 
 Each request has a number of its own, `request`, which `reply` returns. `id` is the application's number of a receiver
-or source. LOG is session_id, transport_id, topic_index and key of a shared log, which refuses processes without
-the key, and request_ip and request_port of the source of its messages, which serves the messages that it retains to
-receivers that join late; the port is 0, or left out, if it retains none. A side that gets anything else closes the
-connection.
+or source. `keyed` is true if datagrams of the topic carry tags. LOG is session_id, transport_id, topic_index and key of
+a shared log, which refuses processes without the key, and request_ip and request_port of the source of its messages,
+which serves the messages that it retains to receivers that join late; the port is 0, or left out, if it retains none.
+A side that gets anything else closes the connection.
 """
 
 from __future__ import annotations

@@ -287,8 +287,9 @@ class Driver:
         number = number_of(fields, "id")
         match fields.get("do"):
             case "receive":
-                self._receive(application, number, topic_of(fields), options_of(fields, Scope.RECEIVER))
-                return {}
+                topic = topic_of(fields)
+                self._receive(application, number, topic, options_of(fields, Scope.RECEIVER))
+                return {"keyed": self._is_keyed(topic)}
             case "publish":
                 return self._publish(application, number, fields)
             case "state":
@@ -385,6 +386,7 @@ class Driver:
         self._count_local(topic)
         processes = {one for one, _ in wanting}
         return {
+            "keyed": self._is_keyed(topic),
             "name": source.transport,
             "topic_index": source.network_topic_index,
             "readers": 1 + len(processes),
@@ -406,6 +408,9 @@ class Driver:
             ]
         for source in sources:
             source.set_local_receivers(sum(counts), sum(count > 0 for count in counts))
+
+    def _is_keyed(self, topic: str) -> bool:
+        return self._context.engine.keyring.number_of(topic) != 0
 
     def _source_of(self, application: _Application, number: int) -> PublishedTopic:
         source = application.sources.get(number)
