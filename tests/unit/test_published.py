@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -184,3 +185,37 @@ def test_other_readers_see_the_same_rows(folder: Layout, batches: list[pa.Table]
     order = sorted(found.columns)
     assert_frame_equal(found.select(order).sort(order), pl.DataFrame(rows).select(order).sort(order))
     assert duckdb.sql("SELECT count(*) FROM rows").fetchall() == [(len(rows),)]
+
+
+@pytest.mark.parametrize("folder", [ICEBERG], indirect=True)
+def test_a_batch_killed_around_a_commit_to_the_catalog_counts_once(
+    folder: Layout, batches: list[pa.Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it, the files of the commit are left behind unused; behind it, the log has the batch."""
+
+    class Killed(BaseException):
+        """Stands for the end of the process."""
+
+    real, left = SqlCatalog.commit_table, 0
+
+    def commit(*arguments: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Killed
+        done = real(*arguments)
+        left -= 1
+        if left == 0:
+            raise Killed
+        return done
+
+    take(folder, 0, batches[0])
+    publish(folder, settings_of(folder), partitions_of(folder), 0)
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit)
+    for number, at in enumerate((1, 2, 3, 4), 1):
+        take(folder, number, batches[number % len(batches)])
+        left = at
+        with pytest.raises(Killed):
+            publish(folder, settings_of(folder), partitions_of(folder), number)
+        publish(folder, settings_of(folder), partitions_of(folder), number)
+        check(folder)
