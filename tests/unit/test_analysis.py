@@ -224,6 +224,26 @@ def test_a_source_that_restarts_again_at_once_has_three_lives() -> None:
     assert not len(tables["gaps"])
 
 
+@pytest.mark.parametrize("back_ms", [20, 100, 190, 20_000, 3_600_000])
+def test_a_clock_that_is_set_back_is_no_restart(back_ms: int) -> None:
+    """In a capture, at 50,000 datagrams per second: nothing is missing, and losses are found on both sides."""
+    story = Story()
+    story.stream(START, 20 * US, 1, 10_000)
+    set_ns = START + 200 * MS - back_ms * MS
+    story.stream(set_ns, 20 * US, 10_001, 10_000)
+    for nak_ns, sqn in ((START + 10 * MS, 100), (set_ns + 190 * MS, 19_000)):
+        story.nak(nak_ns, ONE, sqn)
+        story.again(nak_ns + MS, sqn)
+    tables = seen(story)
+    assert [row["restarts"] for row in rows(tables["sessions"])] == [0]
+    assert not len(tables["gaps"])
+    assert not len(tables["duplicates"])
+    assert [(row["sqn"], row["repaired_ns"]) for row in rows(tables["losses"], "sqn")] == [
+        (100, START + 11 * MS),
+        (19_000, set_ns + 191 * MS),
+    ]
+
+
 def test_loss_and_reordering_are_no_restart() -> None:
     """A second without any datagram at full rate, and some that come late, are of one life of the source."""
     story = Story()

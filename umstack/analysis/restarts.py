@@ -1,7 +1,8 @@
 """When a source restarted and kept its session id, by the numbers of its first sendings.
 
 First sendings are consecutive. Their numbers move back only by a reordering, which is short, and move on by a loss,
-which is no longer than what can have been sent meanwhile. All other jumps are the start of another life of the source.
+which is no longer than what can have been sent meanwhile. All other jumps are the start of another life of the source,
+unless the capture has the numbers that connect both sides: then its clock was set back, and times overlap.
 Points of capture have clocks of their own, so each has its own times of the restarts.
 """
 
@@ -17,6 +18,8 @@ _REORDERED = 1 << 12
 _PAUSE_NS = 100_000_000
 _REORDERED_AFTER_PAUSE = 8
 """The same for the first one after a pause, which a reordering does not bridge."""
+_CONNECTED = 8
+"""Numbers that may be missing where one part of a life continues another."""
 _LOST = 1 << 16
 _LOST_PER_NS = 0.02
 """Numbers that may be missing at once, and more for each nanosecond since the one before: 20 million per second."""
@@ -44,7 +47,32 @@ def _of_stream(sends: Sends) -> Numbers:
     jumps = distance(firsts[1:], firsts[:-1] + sends.lengths[:-1])
     waited_ns = at_ns - before_ns
     back = np.where(waited_ns >= _PAUSE_NS, _REORDERED_AFTER_PAUSE, _REORDERED)
-    return at_ns[(jumps < -back) | (jumps > _LOST + waited_ns * _LOST_PER_NS)]
+    restarted = np.flatnonzero((jumps < -back) | (jumps > _LOST + waited_ns * _LOST_PER_NS)) + 1
+    if len(restarted):
+        starts = np.union1d(np.append(restarted, 0), np.flatnonzero(np.abs(jumps) > _REORDERED) + 1)
+        stops = np.append(starts[1:], len(firsts)) - 1
+        lives = _lives(firsts[starts], firsts[stops] + sends.lengths[stops])
+        parts = np.searchsorted(starts, restarted)
+        restarted = restarted[lives[parts] != lives[parts - 1]]
+    return at_ns[restarted - 1]
+
+
+def _lives(firsts: Numbers, ends: Numbers) -> Numbers:
+    """Return for each part of a stream the life it belongs to: a part that starts where another ends continues it."""
+    order = np.argsort(firsts, kind="stable")
+    places = np.searchsorted(firsts[order], ends)
+    following = order[np.minimum(places, len(order) - 1)]
+    lives = np.arange(len(firsts))
+
+    def life_of(part: int) -> int:
+        while lives[part] != part:
+            lives[part] = part = lives[lives[part]]
+        return part
+
+    connected = (firsts[following] >= ends) & (firsts[following] <= ends + _CONNECTED)
+    for part, after in zip(np.flatnonzero(connected), following[connected], strict=True):
+        lives[life_of(int(part))] = life_of(int(after))
+    return np.array([life_of(part) for part in range(len(lives))])
 
 
 def _aligned(streams: dict[Place, Numbers]) -> dict[str, Numbers]:
