@@ -25,7 +25,7 @@ from umstack.cli import command as umstack
 from umstack.cli.stat import _state
 from umstack.error_log import ErrorLog
 from umstack.errors import PermissionNeeded, UmError
-from umstack.telemetry import statistics_folders
+from umstack.telemetry import statistics_folders, statistics_reader
 from umstack.telemetry.counter_file import CounterFile, header_bytes, lock, slot_of
 from umstack.telemetry.statistics_reader import read_statistics, statistics_directory
 
@@ -528,6 +528,20 @@ def test_contexts_are_found_in_the_directories_of_all_users(
     assert theirs in statistics_folders.folders()
     monkeypatch.setattr(os, "geteuid", lambda: 4712)
     assert theirs not in statistics_folders.folders()
+
+
+def test_a_directory_with_too_many_reports_is_not_read_to_its_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A user who fills their own directory does not keep root's `umstack stat` busy without end."""
+    for number in range(4):
+        planted(folder, report_bytes(number=number), f"{os.getpid()}-{number}.counters")
+    assert len(read_all()) == 4
+    monkeypatch.setattr(statistics_reader, "_FOLDER_BYTES_MAX", len(report_bytes()))
+    assert len(read_all()) == 2
+    assert "more reports than are read" in caplog.text
+    monkeypatch.setattr(statistics_folders, "_FILES_MAX", 1)
+    assert len(read_all()) == 1
 
 
 # ---- umstack stat ----

@@ -24,6 +24,7 @@ from umstack.errors import PermissionNeeded, SystemFailure
 
 _FILE_NAME = re.compile(r"(?P<pid>[1-9]\d{0,9})-(?P<number>0|[1-9]\d{0,2})\.counters")
 _FOLDERS_MAX = 1024
+_FILES_MAX = 100_000
 SHARED_FOLDER = Path("/run/umstack-stat")
 _ROOT_FOLDER = Path("/run/umstack/stat")
 
@@ -135,7 +136,7 @@ def files_in(folder: Path, pid: int | None = None) -> Iterator[ContextFile]:
     """
     try:
         owner = check_folder(folder, None if os.geteuid() == 0 else os.geteuid())
-        entries = sorted(entry.name for entry in os.scandir(folder))
+        entries = sorted(entry.name for entry in islice(os.scandir(folder), _FILES_MAX))
     except FileNotFoundError:
         return
     except NotADirectoryError as error:

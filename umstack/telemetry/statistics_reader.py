@@ -24,6 +24,9 @@ from umstack.telemetry.statistics_folders import (
 
 _log = logging.getLogger(__name__)
 
+_FOLDER_BYTES_MAX = 256 * 1024 * 1024
+"""Beyond that, no more of a directory's reports are read: their owner may want to keep a reader busy."""
+
 statistics_directory = own_folder
 """The directory with the counter files of this user's processes."""
 
@@ -62,11 +65,16 @@ def _reports(files: list[ContextFile], with_ended: bool) -> Iterator[dict[str, A
 
     from umstack.telemetry.report_check import BadReport, checked_report
 
+    read_bytes = 0
     for one in files:
+        if read_bytes > _FOLDER_BYTES_MAX:
+            _log.warning("%s has more reports than are read", displayed(str(one.path.parent)))
+            return
         try:
             with opened(one) as fd:
                 is_running = is_locked(fd)
                 text = newest_text(fd) if is_running or with_ended else b""
+            read_bytes += len(text)
             if text:
                 report = checked_report(json.loads(text), one.pid, one.number)
                 yield {**report, "is_running": is_running, "sources": _with_sessions(report)}
