@@ -40,7 +40,17 @@ from umstack.facts.facts import Counter, facts_of
 from umstack.facts.packed import packed, unpacked
 from umstack.pipeline import parts, table_schema
 from umstack.pipeline.derive import derive_session
-from umstack.pipeline.layout import BRONZE, DAY_NS, FACTS, SILVER, Layout, TablesError, opened, session_of
+from umstack.pipeline.layout import (
+    BRONZE,
+    DAY_NS,
+    FACTS,
+    SILVER,
+    Layout,
+    TablesError,
+    beside,
+    opened,
+    session_of,
+)
 from umstack.pipeline.maintenance import compact_all, derive_again
 from umstack.pipeline.read_back import read_tables
 from umstack.pipeline.table_schema import markdown, schemas
@@ -306,10 +316,14 @@ def test_a_file_that_a_killed_process_began_is_removed_at_the_next_start(tmp_pat
         assert [file.name.startswith(".part.parquet.") for file in folder.iterdir()] == [True]
 
     leave_one()
+    prepared = beside(folder) / "part.parquet"
+    prepared.parent.mkdir(parents=True)
+    prepared.write_bytes(b"of a killed compaction")
     with pytest.raises(_Killed), layout.changing():
         raise _Killed
     with layout.owned():
         assert not [*folder.iterdir()]
+        assert not prepared.exists()
     leave_one()
     assert parts.compact(folder) == 0
     assert not [*folder.iterdir()]

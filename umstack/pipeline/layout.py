@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -39,6 +40,7 @@ Partition = tuple[date, str]
 """Day and session of a table's partition."""
 STATE = "_umstack"
 """Folder of everything that is not a table, below the folder of tables."""
+_COMPACTION = "compaction"
 _FORMAT = "umstack tables"
 _SESSION_LOCKS = 64
 _NO_SESSION_NAME = "none"
@@ -81,7 +83,7 @@ def remove_half_written(folder: Path) -> None:
 def beside(partition: Path) -> Path:
     """Return the folder in which a compaction prepares a partition, and leaves its old files: no reader looks there."""
     day, table, _, root = partition.parents[:4]
-    return root / STATE / "compaction" / table.name / day.name / partition.name
+    return root / STATE / _COMPACTION / table.name / day.name / partition.name
 
 
 def session_name(publisher: str, session_id: int) -> str:
@@ -206,6 +208,8 @@ class Layout:
                 )
             if self._unfinished.exists():
                 remove_half_written(self.root)
+            # What a killed compaction prepared or replaced: the partition has all its rows.
+            shutil.rmtree(self.state / _COMPACTION, ignore_errors=True)
             yield
 
     @contextmanager
