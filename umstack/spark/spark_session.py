@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 
 import pyspark
@@ -176,6 +178,18 @@ def _same_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+@cache
+def _virtual_machine_folder() -> Path:
+    """Return the folder for temporary files of the virtual machine, which lives as long as this process.
+
+    The virtual machine leaves its libraries there if it is killed; the next process removes the folder.
+    """
+    lifetime = ExitStack()
+    folder = lifetime.enter_context(driver_folder("umstack-jvm-"))
+    atexit.register(lifetime.close)
+    return folder
+
+
 def _driver_options(master: str | None, is_little: bool) -> str:
     if is_little:
         return _JVM_FOR_LITTLE
@@ -197,6 +211,7 @@ def _build(name: str, master: str | None, options: dict[str, str], folder: Path)
             builder = builder.config("spark.driver.host", LOOPBACK).config("spark.local.dir", str(folder))
     chosen = {"spark.sql.warehouse.dir": str(folder / "warehouse"), **options}
     chosen["spark.driver.extraJavaOptions"] += f" -Dlog4j2.configurationFile={logging.as_uri()}"
+    chosen["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={_virtual_machine_folder()}"
     for option, value in chosen.items():
         builder = builder.config(option, value)
     try:
