@@ -306,7 +306,8 @@ def test_the_death_of_a_publisher_ends_its_source(running: RunningDriver, remote
         remote.receiver("orphan", **QUICK_END) as far,
     ):
         publisher = begin("publish", "orphan")
-        far.wait_connected(timeout=SECONDS)
+        for reader in (receiver, far):
+            reader.wait_connected(timeout=SECONDS)
         assert publisher.ask("2000")["sent"] == 2000
         publisher.kill()
         for reader in (receiver, far):
