@@ -33,6 +33,7 @@ _SESSION = ("publisher", "session")
 _POINT = ("publisher", "session", "point")
 _PAIR = ("publisher", "session", "from_point", "to_point")
 _TOPIC = ("publisher", "session", "topic")
+_STORE = ("store", "store_port", "client", "topic_index")
 _RECOVERY = ("publisher", "receiver", "topic", "recovery")
 _CAUSE = (*_RECEIVER, "cause")
 
@@ -100,6 +101,9 @@ _COUNTERS = {
         _RECOVERY,
         "Messages fetched over TCP: late join, off-transport recovery, Stores.",
     ),
+    "store_stable_messages": _Metric("stores", "stable", _STORE, "Messages that a Store acknowledged."),
+    "store_lost_messages": _Metric("stores", "lost", _STORE, "Messages that a Store has given up."),
+    "store_refusals": _Metric("stores", "refused", _STORE, "Registrations that a Store refused."),
     "connects": _Metric(
         "clients",
         "connects",
