@@ -16,7 +16,8 @@ LAYERS = (
     "store/repository", "store/wire",
 )  # fmt: skip
 MODULES = (
-    "context.py", "wildcard_receiver.py", "hot_failover_receiver.py", "telemetry/exporter_text.py", "repeated_records.py", "error_log.py", "telemetry/http_server.py",
+    "context.py", "wildcard_receiver.py", "hot_failover_receiver.py", "telemetry/exporter_text.py",
+    "repeated_records.py", "error_log.py", "telemetry/http_server.py",
     "telemetry/serving.py", "telemetry/counter_log.py",
 )  # fmt: skip
 CONTAINER = re.compile(r"self\.(\w+): (?:dict|set|list|deque|OrderedDict|defaultdict|Counter)\[")
