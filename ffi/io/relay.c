@@ -1,6 +1,5 @@
 #include "io/relay.h"
 
-#include "core/foundation/counters.h"
 #include "io/publication_private.h"
 #include "os/memory.h"
 
@@ -54,6 +53,12 @@ void um_relay_close(um_relay *relay)
         consume(relay, relay->rows.count);
     um_unmap(relay->scratch, relay->scratch_bytes);
     um_unmap(relay, sizeof *relay);
+}
+
+/* Adds to a counter that other threads read; only the relay's thread writes it. */
+static void count(uint64_t *counter, uint64_t more)
+{
+    __atomic_store_n(counter, *counter + more, __ATOMIC_RELAXED);
 }
 
 static void flush(um_relay *relay)
@@ -191,9 +196,9 @@ static bool send_messages(um_relay *relay, relay_target *target, uint32_t source
         return false;
     uint32_t done = run > 0 && result > 0 ? (uint32_t)result : 1;
     uint32_t first = relay->rows.first, last = first + done - 1;
-    UM_COUNT(relay->counters.refused, result < 0);
-    UM_COUNT(relay->counters.messages, result < 0 ? 0 : done);
-    UM_COUNT(relay->counters.bytes, result < 0 ? 0 : (uint64_t)(block->offsets[last + 1] - block->offsets[first]));
+    count(&relay->counters.refused, result < 0);
+    count(&relay->counters.messages, result < 0 ? 0 : done);
+    count(&relay->counters.bytes, result < 0 ? 0 : (uint64_t)(block->offsets[last + 1] - block->offsets[first]));
     reach(target, block->sequence_numbers[last] + 1);
     consume(relay, done);
     return true;
@@ -203,7 +208,7 @@ static bool send_messages(um_relay *relay, relay_target *target, uint32_t source
 
 static void note_loss(um_relay *relay, relay_target *target, uint32_t first_sqn, uint32_t last_sqn)
 {
-    UM_COUNT(relay->counters.lost, last_sqn - first_sqn + 1);
+    count(&relay->counters.lost, last_sqn - first_sqn + 1);
     reach(target, last_sqn + 1);
     if (relay->keeps_numbers && target->publication != NULL) /* the gap shows with the next message or TSNI */
         um_source_number_next(&target->publication->core, last_sqn + 1);
@@ -244,7 +249,7 @@ int um_relay_run(um_relay *relay, int64_t timeout_ns, uint32_t *source)
         uint32_t kind = um_row_kind_of(block->flags[relay->rows.first]);
         *source = block->sources[relay->rows.first];
         if (*source >= UM_RELAY_SOURCES_MAX) {
-            UM_COUNT(relay->counters.refused, kind == UM_ROW_MESSAGE);
+            count(&relay->counters.refused, kind == UM_ROW_MESSAGE);
             consume(relay, 1);
             continue;
         }

@@ -7,6 +7,7 @@
 
 #include "io/context_private.h"
 #include "io/publication.h"
+#include "io/relay.h"
 #include "io/statistics.h"
 #include "io/subscription.h"
 #include "os/clock.h"
@@ -549,6 +550,132 @@ TEST("UX-12", "groups are listed without the connections of LBT-IPC and TCP, whi
     um_subscription_free(subscription);
     um_event_queue_free(queue);
     um_context_free(context);
+}
+
+/* ---- the path of the driver: log of an application, queue, relay, log for its receivers ---- */
+
+enum { FIRST_LOG, SECOND_LOG, LOGS, HELLO = UINT32_MAX };
+
+typedef struct relaying {
+    um_context *contexts[LOGS + 1]; /* the application with the source, the driver, the application that receives */
+    um_publication_session *sessions[LOGS];
+    um_source_session_config configs[LOGS];
+    um_publication *publications[LOGS];
+    um_event_queue *queues[LOGS]; /* behind each log */
+    um_subscription *subscriptions[LOGS];
+    um_relay *relay;
+    atomic_bool is_attached, stop;
+} relaying;
+
+static void log_open(relaying *r, uint32_t number)
+{
+    um_source_session_config *config = &r->configs[number];
+    *config = default_config();
+    config->session_id = (uint32_t)getpid() * LOGS + number;
+    config->window_bytes = 0;
+    um_ipc_source_config ipc = {.transport_id = 20000,
+                                .capacity_bytes = UM_SHARED_CAPACITY_MIN,
+                                .receivers_max = 1,
+                                .key = 7 + number,
+                                .sm_interval_ns = 10 * (int64_t)NS_PER_MS};
+    um_source_config source = {.topic_index = 1, .explicit_capacity = 4096, .tsni_interval_ns = NS_PER_S};
+    CHECK_EQ(um_publication_session_open_ipc(r->contexts[number], config, &ipc, &r->sessions[number]), 0);
+    um_publication_session_limit_datagram(r->sessions[number], DATAGRAM_BYTES);
+    CHECK_EQ(um_publication_open(r->sessions[number], &source, &r->publications[number]), 0);
+    r->queues[number] = queue_open(r->contexts[number + 1], 8, 1 << 17);
+    r->subscriptions[number] = subscription_open(r->queues[number]);
+    um_receiver_session_config session = receiver_config((um_session_id){
+        um_address_of_v4(LOOPBACK, config->nak_port), {{0}, 0}, config->session_id, UM_TRANSPORT_LBTIPC});
+    session.log_key = ipc.key;
+    session.connection_timeout_ns = TIMEOUT_S * (int64_t)NS_PER_S;
+    CHECK_EQ(um_subscription_map(r->subscriptions[number], &session, 1, 0), 0);
+}
+
+static void log_close(relaying *r, uint32_t number)
+{
+    size_t bytes;
+    void *memory = um_publication_session_memory(r->sessions[number], &bytes);
+    um_subscription_close(r->subscriptions[number]);
+    um_subscription_free(r->subscriptions[number]);
+    um_event_queue_close(r->queues[number]);
+    um_event_queue_free(r->queues[number]);
+    um_publication_close(r->publications[number]);
+    um_publication_free(r->publications[number]);
+    um_publication_session_shut(r->sessions[number]);
+    um_unmap(memory, bytes);
+}
+
+static void *run_relay(void *argument)
+{
+    relaying *r = argument;
+    uint32_t source;
+    while (!atomic_load(&r->stop))
+        if (um_relay_run(r->relay, NS_PER_MS, &source) == UM_RELAY_UNKNOWN)
+            CHECK_EQ(um_relay_set(r->relay, source, r->publications[SECOND_LOG]), 0);
+    return NULL;
+}
+
+/* Repeats a greeting until it has come through both logs, which have no reader before, then sends the messages. */
+static void *send_through(void *argument)
+{
+    relaying *r = argument;
+    int64_t timeout_ns = TIMEOUT_S * (int64_t)NS_PER_S;
+    for (uint32_t i = HELLO; i == HELLO || i < MESSAGES;) {
+        CHECK(um_publication_send(r->publications[FIRST_LOG], (const char *)&i, sizeof i, UM_SEND_FLUSH, timeout_ns) >=
+              0);
+        if (i != HELLO || atomic_load(&r->is_attached))
+            i++;
+        else
+            usleep(1000);
+    }
+    return NULL;
+}
+
+TEST("UX-12 W13", "messages pass from log to log by a relay, while other threads read what it has reached")
+{
+    relaying *r = zeroed(sizeof *r);
+    for (uint32_t i = 0; i <= LOGS; i++)
+        r->contexts[i] = context_open(true);
+    for (uint32_t i = 0; i < LOGS; i++)
+        log_open(r, i);
+    CHECK_EQ(um_relay_open(r->queues[FIRST_LOG], true, UM_QUEUE_MESSAGE_BYTES_MIN, &r->relay), 0);
+    pthread_t relay, sender;
+    CHECK_EQ(pthread_create(&relay, NULL, run_relay, r), 0);
+    CHECK_EQ(pthread_create(&sender, NULL, send_through, r), 0);
+    int64_t end_ns = um_clock_ns() + TIMEOUT_S * (int64_t)NS_PER_S;
+    for (uint32_t next = 0, before = 0; next < MESSAGES;) {
+        um_rows rows;
+        um_event_queue_poll(r->queues[SECOND_LOG], 256, 20 * (int64_t)NS_PER_MS, &rows);
+        CHECK(um_clock_ns() < end_ns);
+        for (uint32_t i = rows.first; i < rows.first + rows.count; i++) {
+            uint32_t message;
+            if (um_row_kind_of(rows.block->flags[i]) != UM_ROW_MESSAGE) {
+                CHECK_EQ(um_row_kind_of(rows.block->flags[i]), UM_ROW_BEGINNING_OF_SESSION);
+                continue;
+            }
+            CHECK_EQ(um_rows_copy(rows.block, i, (uint8_t *)&message, sizeof message), sizeof message);
+            CHECK_EQ(message, message == HELLO && next == 0 ? HELLO : next++);
+            atomic_store(&r->is_attached, true);
+        }
+        if (rows.count > 0)
+            um_queue_release(rows.block, rows.count);
+        um_relay_counters counters;
+        um_relay_read_counters(r->relay, &counters);
+        uint32_t reached = um_relay_reached(r->relay, 0);
+        CHECK(reached >= before && counters.lost == 0 && counters.refused == 0);
+        before = reached;
+    }
+    CHECK_EQ(pthread_join(sender, NULL), 0);
+    atomic_store(&r->stop, true);
+    CHECK_EQ(pthread_join(relay, NULL), 0);
+    um_relay_close(r->relay);
+    for (uint32_t i = LOGS; i-- > 0;)
+        log_close(r, i);
+    for (uint32_t i = 0; i <= LOGS; i++) {
+        um_context_close(r->contexts[i]);
+        um_context_free(r->contexts[i]);
+    }
+    free(r);
 }
 
 CHECK_MAIN
