@@ -542,7 +542,7 @@ static bool cut_stalled(void)
             one->is_stalled = has_cut = true;
             step_wake(&processes[i].party);
         }
-        CHECK(has_cut || !processes[i].is_waiting); /* nobody waits for a dead or honest party for ever */
+        CHECK(has_cut || !processes[i].is_waiting); /* no timeout is needed for a dead or honest party */
     }
     return has_cut;
 }
