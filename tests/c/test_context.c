@@ -585,8 +585,7 @@ static void log_open(relaying *r, uint32_t number)
     r->queues[number] = queue_open(r->contexts[number + 1], 8, 1 << 17);
     r->subscriptions[number] = subscription_open(r->queues[number]);
     um_receiver_session_config session = receiver_config((um_session_id){
-        um_address_of_v4(LOOPBACK, config->nak_port), {{0}, 0}, config->session_id, UM_TRANSPORT_LBTIPC});
-    session.log_key = ipc.key;
+        um_address_of_v4(LOOPBACK, config->nak_port), {{0}, 0}, config->session_id, UM_TRANSPORT_LBTIPC, ipc.key});
     session.connection_timeout_ns = TIMEOUT_S * (int64_t)NS_PER_S;
     CHECK_EQ(um_subscription_map(r->subscriptions[number], &session, 1, 0), 0);
 }
