@@ -30,7 +30,7 @@ from umstack.analysis.tables import tables_of
 from umstack.errors import UmError
 from umstack.facts.facts import facts_of
 from umstack.pipeline import parts, upload
-from umstack.pipeline.layout import DAY_NS, SILVER, Layout, Partition, TablesError
+from umstack.pipeline.layout import DAY_NS, SILVER, Layout, Partition, TablesError, opened
 from umstack.pipeline.maintenance import compact_all
 from umstack.pipeline.published import publish
 from umstack.pipeline.read_back import read_tables
@@ -240,6 +240,9 @@ def test_a_store_that_cannot_be_used_is_reported(tmp_path: Path, where: tuple[An
     with pytest.raises(TablesError, match=r"uploading to s3://absent/tables: ") as failed:
         Upload(layout, f"s3://absent/tables?{query}").everything()
     assert "endpoint_override" not in str(failed.value)
+    with pytest.raises(TablesError, match="s3://lake/tables is no folder") as failed:
+        opened("s3://lake/tables?region=x")
+    assert "work folder" in failed.value.hint
     assert is_store("gs://bucket/tables")
     assert not is_store("/tables")
     assert not is_store("file:///tables")

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+from umstack.capture.reading.remote import is_remote, shown
 from umstack.errors import UmError, naming_path
 from umstack.facts.packed import NO_SESSION
 from umstack.facts.sessions import parts_of, session_number
@@ -247,6 +248,11 @@ class Layout:
 
 def opened(folder: str | os.PathLike[str]) -> tuple[Layout, Settings]:
     """Return the layout and the settings of a folder that has tables. TablesError if it has none."""
+    if is_remote(os.fspath(folder)):
+        raise TablesError(
+            f"{shown(os.fspath(folder))} is no folder of a file system",
+            hint="name the work folder of the pipeline, or a copy of the objects (docs/cluster.md)",
+        )
     layout = Layout(Path(folder).resolve())
     settings = layout.settings()
     if settings is None:
