@@ -326,13 +326,13 @@ def test_random_rotation_and_compression_counts_each_packet_once(tmp_path: Path)
 def test_a_stream_follows_a_folder_of_a_store(tmp_path: Path) -> None:
     """Each object is read once, oldest first, also after a restart with other parameters; later versions are noted."""
     with running_store() as parameters:
-        store = made_bucket("captures", parameters)
+        store = made_bucket("growing", parameters)
 
         def put(name: str, content: bytes) -> None:
-            with store.open_output_stream(f"captures/today/{name}", compression=None) as stream:
+            with store.open_output_stream(f"growing/today/{name}", compression=None) as stream:
                 stream.write(content)
 
-        query = Query(f"s3://captures/today?{parameters}", notes="true", maxBytesPerTrigger="1")
+        query = Query(f"s3://growing/today?{parameters}", notes="true", maxBytesPerTrigger="1")
 
         def statuses() -> tuple[list[int], list[str]]:
             rows = query.rows()
@@ -344,11 +344,11 @@ def test_a_stream_follows_a_folder_of_a_store(tmp_path: Path) -> None:
         assert statuses() == ([1, 2, 3], [])
         put("b.pcap.gz", compressed(capture(4, 5), ".gz"))
         put("c.pcap", capture(6, 7)[:-3])
-        query.restart(f"s3://captures/today?{parameters.replace('127.0.0.1', 'localhost')}")
+        query.restart(f"s3://growing/today?{parameters.replace('127.0.0.1', 'localhost')}")
         assert sorted([statuses()[0], statuses()[0]]) == [[4, 5], [6]]
         put("a.pcap", capture(1, 2, 3, 8))
         rows, noted = statuses()
         assert rows == []
         assert len(noted) == 1
-        assert "s3://captures/today/a.pcap: replaced by a file of another length" in noted[0]
+        assert "s3://growing/today/a.pcap: replaced by a file of another length" in noted[0]
         assert statuses() == ([], [])

@@ -39,7 +39,7 @@ def running_store() -> Iterator[str]:
 
 
 def made_bucket(name: str, query: str) -> Any:
-    """Make a bucket; return the file system of its store."""
+    """Make a bucket; return the file system of its store. All stores of a process have the same buckets."""
     filesystem = S3FileSystem.from_uri(f"s3://{name}?{query}")[0]
     filesystem.create_dir(name)
     return filesystem
