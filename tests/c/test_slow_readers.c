@@ -1,6 +1,7 @@
 /* The states of a queue whose reader is slow, with fabricated times: open, closed, holding, cut loose, open again
  * (core/delivery/message_queue.h), beside a healthy queue of the same session. */
 #include "core/delivery/delivery_controller.h"
+#include "core/delivery/order_map.h"
 #include "core/delivery/slow_reader.h"
 #include "core/receiver/node.h"
 #include "core/receiver/receiver_session.h"
@@ -373,6 +374,23 @@ TEST("W8", "a cut that dropped nothing ends without a row")
     CHECK(!healthy->is_cut_loose);
     CHECK_EQ(um_queue_take(&f->queues[HEALTHY], 1).count, 0);
     CHECK_EQ(f->receivers[HEALTHY].counters.cut_loose_messages, 0);
+    close_session(f);
+}
+
+TEST("W8", "what a cut dropped is a gap as old as one that was given up, if it can be fetched")
+{
+    slow_fixture *f = open_session(1, HOLD_NS);
+    um_delivery *slow = &f->deliveries[SLOW];
+    receive_message(f, SLOW);
+    f->receivers[SLOW].config.use_otr = true;
+    slow->request_port = source_address;
+    um_slow_reader_cut(slow);
+    slow->highest_sqn = slow->next_sqn + 2;
+    CHECK_EQ(um_slow_reader_resume(slow, f->now_ns), UM_SLOW_READER_RESUMES);
+    CHECK_EQ(slow->gap_count, 1);
+    const um_gap *gap = um_order_map_oldest_gap(slow);
+    CHECK(gap->first == slow->next_sqn && gap->last == slow->highest_sqn);
+    CHECK_EQ(gap->detected_ns, f->now_ns - slow->give_up_ns);
     close_session(f);
 }
 
