@@ -227,6 +227,26 @@ def test_compaction_leaves_one_file_of_the_same_facts(tmp_path: Path, capture: s
     _equal(read_tables(layout.root)[0], wanted)
 
 
+def test_a_repeated_batch_replaces_its_file_until_it_is_compacted(tmp_path: Path) -> None:
+    """A file whose batches another one covers, as a killed compaction leaves it, is neither read nor kept."""
+
+    def rows(number: int) -> pa.Table:
+        return pa.table({"number": [number]})
+
+    def numbers(least: int) -> list[int]:
+        found: list[int] = parts.merged_parts(tmp_path, lambda table: table, least)["number"].to_pylist()
+        return sorted(found)
+
+    for batch, number in ((1, 10), (1, 11), (2, 20)):
+        parts.add_part(tmp_path, batch, rows(number))
+    assert numbers(least=3) == [11, 20]
+    assert numbers(least=2) == [11, 20]
+    parts.add_part(tmp_path, 1, rows(12))
+    parts.write_parquet(tmp_path / "part-000000000001-000000000001.parquet", rows(11))
+    assert numbers(least=2) == [11, 20]
+    assert [file.name for file in tmp_path.iterdir()] == ["part-000000000001-000000000002.parquet"]
+
+
 @pytest.mark.parametrize("can_exchange", [True, False])
 def test_a_killed_compaction_shows_each_packet_once(
     tmp_path: Path, capture: str, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
