@@ -7,19 +7,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from umstack.recovery.service import WARNED_TOPICS_MAX, RecoveryService
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "bounded-tables.md").read_text()
 LAYERS = (
-    "resolution", "recovery", "requests", "streams", "_engine", "recorder", "driver", "driving", "files",
-    "store/repository", "store/wire",
-)  # fmt: skip
+    *("resolution", "recovery", "requests", "streams", "_engine", "recorder", "driver", "driving", "files"),
+    *("store/repository", "store/wire"),
+)
 MODULES = (
-    "context.py", "wildcard_receiver.py", "hot_failover_receiver.py", "telemetry/exporter_text.py",
-    "repeated_records.py", "error_log.py", "telemetry/http_server.py",
-    "telemetry/serving.py", "telemetry/counter_log.py",
-)  # fmt: skip
+    *("context.py", "wildcard_receiver.py", "hot_failover_receiver.py", "repeated_records.py"),
+    *("error_log.py", "telemetry/exporter_text.py", "telemetry/http_server.py", "telemetry/serving.py"),
+    *("telemetry/counter_log.py", "monitor/finding_metrics.py"),
+)
 CONTAINER = re.compile(r"self\.(\w+): (?:dict|set|list|deque|OrderedDict|defaultdict|Counter)\[")
 ARRAY = re.compile(r"^ +\w[^(){}=;]*\[[^\]]*\b(UM_\w+_(?:MAX|LOG2))\]", re.MULTILINE)
 CAPACITY = re.compile(r"^ +uint32_t \w*capacity\w*;", re.MULTILINE)
@@ -88,3 +90,28 @@ def test_warnings_of_recoveries_are_remembered_for_some_topics_only() -> None:
         assert service._is_warning_due(cast(Any, subscription), 1)
         assert not service._is_warning_due(cast(Any, subscription), 2)
     assert len(service._warned_ns) == WARNED_TOPICS_MAX
+
+
+def test_the_series_of_a_monitor_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captures decide how many sessions there are: the series set longest ago goes, counters as well as gauges."""
+    metrics = pytest.importorskip("umstack.monitor.finding_metrics")
+    prometheus = pytest.importorskip("prometheus_client")
+    monkeypatch.setattr(metrics, "SERIES_MAX", 3)
+    sink = metrics.FindingMetrics()
+    row = {
+        "publisher": "10.0.0.1",
+        "receiver": "",
+        "datagrams": 1,
+        "point": "",
+        "kind": "bad",
+        "status": "lost",
+    }
+    for number in range(1, 6):
+        again = {**row, "from": 10, "session_id": 5}
+        sink.take("traffic", [{**row, "from": number, "session_id": number}, again], 1.0)
+    sink.take("remarks", [{**row, "from": 11, "packets": 1}], 1.0)
+    text = prometheus.generate_latest(sink._registry).decode()
+    shown = [number for number in range(1, 6) if f'session="0000000{number}"' in text]
+    assert shown == [4, 5]
+    assert 'umstack_remarks_total{kind="bad"' in text
+    assert len(sink._latest) == 3

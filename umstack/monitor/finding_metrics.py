@@ -136,6 +136,10 @@ _COUNTERS = {
 }
 
 
+SERIES_MAX = 20_000
+"""Series of all metrics together."""
+
+
 class FindingMetrics:
     """Serves metrics over HTTP on a port, or writes them to a text file for the node exporter."""
 
@@ -183,16 +187,30 @@ class FindingMetrics:
             if one.table != kind or value is None:
                 continue
             labels = _values(one, row)
-            latest = self._latest.setdefault((name, *labels), row["from"])
+            latest = self._latest.get((name, *labels), row["from"])
+            self._keep(name, labels, max(row["from"], latest))
             if row["from"] >= latest:
-                self._latest[name, *labels] = row["from"]
                 self._gauges[name].labels(*labels).set(value)
 
     def _count(self, kind: str, row: Row) -> None:
         for name, one in _COUNTERS.items():
             if one.table == kind:
                 amount = 1 if one.column is None else row[one.column] or 0
-                self._counters[name].labels(*_values(one, row)).inc(amount)
+                labels = _values(one, row)
+                self._keep(name, labels, row["from"])
+                self._counters[name].labels(*labels).inc(amount)
+
+    def _keep(self, name: str, labels: tuple[str, ...], latest: Any) -> None:
+        """Note the latest window of a series. Beyond the limit, the series set longest ago is removed.
+
+        Captures decide how many sessions there are. A counter that returns begins at 0, as after a restart.
+        """
+        self._latest.pop((name, *labels), None)
+        self._latest[name, *labels] = latest
+        if len(self._latest) > SERIES_MAX:
+            oldest, *values = next(iter(self._latest))
+            del self._latest[oldest, *values]
+            (self._gauges.get(oldest) or self._counters[oldest]).remove(*values)
 
 
 def _values(metric: _Metric, row: Row) -> tuple[str, ...]:
