@@ -54,6 +54,7 @@ from umstack.driver.protocol import (
     encode,
 )
 from umstack.driving import Driver, DriverLimits
+from umstack.driving import driver as driving
 from umstack.driving.relay import Relay
 from umstack.driving.topics import DriverContext
 from umstack.errors import ResourceLimit
@@ -594,6 +595,32 @@ def test_a_user_has_a_limited_number_of_ended_sources(
                     application.source(f"ended/{number}").close()
                 with pytest.raises(DriverError, match="2 sources whose last messages are still published"):
                     application.source("refused")
+        finally:
+            one.stop()
+            thread.join(SECONDS)
+            one.close()
+
+
+def test_a_source_whose_log_never_answers_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its application has ended it; the driver, which waits for the log, does not wait for the rest of it."""
+    path = tmp_path / "driver.sock"
+    monkeypatch.setattr(driving, "_UNANSWERED_SECONDS", 0.2)
+    with (
+        DriverContext("lo", **OWN_ADDRESSES) as context,
+        listen_at(path) as listener,
+        RawSource(91) as silent,
+    ):
+        one = Driver(context, listener, Policy(), DriverLimits(), lambda _event: None)
+        thread = threading.Thread(target=one.serve)
+        thread.start()
+        try:
+            with raw_application(path) as peer:
+                attach_raw(peer)
+                log = {"session_id": silent.session_id, "transport_id": 20001, "topic_index": 1, "key": 1}
+                ask_raw(peer, do="publish", request=1, id=1, topic="silent", options={}, **log)
+                ask_raw(peer, do="end", request=2, id=1)
+                assert one._ending
+                wait_for(lambda: not one._ending, "the end of the source")
         finally:
             one.stop()
             thread.join(SECONDS)
