@@ -223,11 +223,8 @@ class Context(AsyncClosing):
 
     def _serve_statistics(self, *, is_required: bool) -> None:
         try:
-            self._counter_file = CounterFile(
-                lambda: self._report(repeats_sessions=False),
-                ended_maximum=self.options.statistics_ended_maximum,
-                ended_seconds=self.options.statistics_ended_interval_ns / 1e9,
-            )
+            kept = self.options.statistics_ended_maximum, self.options.statistics_ended_interval_ns / 1e9
+            self._counter_file = CounterFile(lambda: self._report(repeats_sessions=False), None, *kept)
         except UmError as error:
             if is_required:
                 raise
@@ -238,13 +235,8 @@ class Context(AsyncClosing):
     def _warn_occupied(self, interface: xdp.Interface) -> None:
         needs_sockets = self._engine.link.kind == "socket" and self._driver is None
         why = why_others_take_groups(interface) if needs_sockets else None
-        if why is None:
-            return
-        text = (
-            f"{interface.name} {why}: run `umstack driver {interface.name}` and open both contexts with driver='auto', "
-            "or use another interface, or link=socket in both"
-        )
-        self._warn_of_link(text, interface, OccupiedInterfaceWarning)
+        if why is not None:
+            self._warn_of_link(why, interface, OccupiedInterfaceWarning)
 
     def _warn_generic(self, interface: xdp.Interface) -> None:
         """Generic mode is slower, and it drops joined datagrams, which a fault of the network seems to explain."""
@@ -966,12 +958,8 @@ class Context(AsyncClosing):
         own = {**self._resolver.stats(), **self._streams.stats(), **self._requests.stats()}
         own |= self._engine.tcp_peers.stats()
         report = context_report(self._engine, own, repeats_sessions=repeats_sessions)
-        return {**report, "driver": self._driver_role, "resolution": self._resolver.report()}
-
-    @property
-    def _driver_role(self) -> str:
-        """`attached` to a driver, or `none`; the context of a driver overrides it with `serves`."""
-        return "none" if self._driver is None else "attached"
+        report["driver"] = "none" if self._driver is None else "attached"
+        return {**report, "resolution": self._resolver.report()}
 
     def nak_cutoff(self, enabled: bool = True) -> None:
         """Stop sending NAKs for all receivers of this context, or resume.

@@ -189,14 +189,16 @@ def test_a_forked_child_does_not_keep_its_parent_running() -> None:
         os.read(from_parent, 1)
         os._exit(0)
     os.read(from_child, 1)
-    assert len(read_statistics()) == 1
-    assert file._fd is not None
-    os.close(file._fd)  # as the end of this process would
-    file._fd = None
-    assert read_statistics() == []
-    assert len(read_all()) == 1
-    os.write(to_child, b"x")
-    os.waitpid(child, 0)
+    try:
+        assert len(read_statistics()) == 1
+        assert file._fd is not None
+        os.close(file._fd)  # as the end of this process would
+        file._fd = None
+        assert read_statistics() == []
+        assert len(read_all()) == 1
+    finally:
+        os.write(to_child, b"x")
+        os.waitpid(child, 0)
     for one in (from_child, to_parent, from_parent, to_child):
         os.close(one)
 

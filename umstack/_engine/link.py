@@ -266,10 +266,18 @@ def why_others_take_groups(interface: xdp.Interface) -> str | None:
         if not in_the_way:
             return None
         named = "; ".join(map(str, in_the_way))
-        if any(one.steers is None for one in in_the_way):
-            return f"has an XDP program: {named}; groups that it takes do not reach this context"
-        return (
-            f"is used by rings of another context: {named}; groups that both receive leave those rings within a "
-            "second, and the kernel serves both"
+        instead = (
+            f"run `umstack driver {interface.name}` and open both contexts with driver='auto', or use another "
+            "interface, or link=socket in both"
         )
-    return "may have an XDP program of which this process may know nothing, and whose groups do not reach this context"
+        if any(one.steers is None for one in in_the_way):
+            program = f"{interface.name} has an XDP program: {named}"
+            return f"{program}; groups that it takes do not reach this context: {instead}"
+        return (
+            f"{interface.name} is used by rings of another context: {named}; groups that both receive leave those "
+            f"rings within a second, and the kernel serves both: {instead}"
+        )
+    return (
+        f"{interface.name} may have an XDP program of which this process may know nothing, and whose groups do not "
+        "reach this context"
+    )

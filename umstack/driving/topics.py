@@ -82,9 +82,8 @@ class DriverContext(Context):
         self._resolver.query(topic, chosen)
         return receiver
 
-    @property
-    def _driver_role(self) -> str:
-        return "serves"
+    def _report(self, *, repeats_sessions: bool = True) -> dict[str, Any]:
+        return {**super()._report(repeats_sessions=repeats_sessions), "driver": "serves"}
 
     @property
     def engine(self) -> Engine:

@@ -123,7 +123,6 @@ class CounterFile(Closing):
         self,
         read: Callable[[], Mapping[str, Any]],
         directory: Path | None = None,
-        *,
         ended_maximum: int = 32,
         ended_seconds: float = 86400.0,
     ) -> None:
