@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import umstack_xdp as xdp
 from umstack._core import lib
 from umstack._engine.engine import Engine
+from umstack._engine.interface_addresses import check_multicast, context_interface
 from umstack._engine.interface_follower import InterfaceFollower
 from umstack._engine.link import why_others_take_groups
 from umstack._engine.source_events import log_receiver_events
@@ -35,7 +36,7 @@ from umstack.config import (
     lint_datagram_size,
 )
 from umstack.driver import DriverClient, attach, listening_path
-from umstack.errors import InterfaceError, OptionError, UmError, error_from_result
+from umstack.errors import OptionError, UmError, error_from_result
 from umstack.event_queue import EventQueue
 from umstack.events import Event
 from umstack.foreign_text import displayed
@@ -153,7 +154,7 @@ class Context(AsyncClosing):
         overrides |= {"operational_mode": mode} if mode is not None else {}
         overrides |= {"link": link} if link is not None else {}
         chosen = self._config.context_options(**overrides)
-        found = _find_interface(interface or chosen.interface or None)
+        found = context_interface(interface or chosen.interface or None)
         self._next_topic_index = SystemRandom().randrange(_TOPIC_INDEX_START_MAX) + 1
         self._counter_log = CounterLog(self.stats)
         self._counter_file: CounterFile | None = None
@@ -359,7 +360,7 @@ class Context(AsyncClosing):
                 self._recovery,
             )
         if chosen.transport == "lbtrm":
-            _check_multicast(self.interface, chosen.transport_lbtrm_multicast_address)
+            check_multicast(self.interface, chosen.transport_lbtrm_multicast_address)
         session = self._engine.sessions.acquire(chosen, self._engine.keyring.number_of(topic))
         try:
             source = Source(
@@ -1109,20 +1110,6 @@ class Context(AsyncClosing):
         return f"<Context {self.interface.name} {self.options.operational_mode} {self.link}>"
 
 
-def _find_interface(wanted: str | None) -> xdp.Interface:
-    try:
-        found = xdp.find_interface(None if wanted == "0.0.0.0" else wanted)
-    except xdp.NoSuchInterfaceError as error:
-        raise InterfaceError(str(error)) from error
-    if found.address is None:
-        raise InterfaceError(
-            f"interface {found.name} has no IPv4 address", hint=f"ip address add ADDRESS/24 dev {found.name}"
-        )
-    if not found.is_up:
-        raise InterfaceError(f"interface {found.name} is down", hint=f"ip link set {found.name} up")
-    return found
-
-
 def _of_scope(scope: Scope, options: dict[str, Any]) -> dict[str, Any]:
     """Remove the options of this scope from `options` and return them."""
     return {name: options.pop(name) for name in list(options) if name in OPTIONS[scope]}
@@ -1130,15 +1117,6 @@ def _of_scope(scope: Scope, options: dict[str, Any]) -> dict[str, Any]:
 
 def _conflating(options: Mapping[str, Any], conflate: bool) -> dict[str, Any]:
     return {**options, "receiver_full_queue": "conflate"} if conflate else {**options}
-
-
-def _check_multicast(interface: xdp.Interface, group: str) -> None:
-    """Check the interface only: the socket names it, so routes do not matter."""
-    if not (interface.is_multicast or interface.is_loopback):
-        raise InterfaceError(
-            f"interface {interface.name} does not do multicast ({group})",
-            hint=f"ip link set {interface.name} multicast on",
-        )
 
 
 __all__ = ["Context", "GenericModeWarning", "OccupiedInterfaceWarning", "ReceiveBufferWarning"]
