@@ -32,6 +32,7 @@ class Publication:
         self.handle: Any = None
         config = ffi.new("um_source_config *")
         config.topic_index = topic_index
+        config.initial_sqn = options.initial_sequence_number
         config.tsni_interval_ns = options.transport_topic_sequence_number_info_interval_ns
         config.tsni_threshold_ns = options.transport_topic_sequence_number_info_active_threshold_ns
         config.explicit_capacity = _EXPLICIT_BATCH_BYTES

@@ -38,7 +38,7 @@ COMMANDS = {
     "trace": "Show where the kernel drops datagrams.",
     "capture": "Capture the traffic of an interface to pcapng files.",
     "record": "Record topics to Parquet files or to a journal.",
-    "store": "Check and list the messages that a Store keeps.",
+    "store": "Run Stores, check and list the messages that they keep.",
     "report": "Report on loss, recovery and rates in captures.",
     "pipeline": "Fill a folder of tables from captures as they grow.",
     "monitor": "Watch a folder of captures as it grows.",

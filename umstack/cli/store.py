@@ -1,19 +1,30 @@
-"""`umstack store`: checks and lists the repository of a Store."""
+"""`umstack store`: runs Stores, checks and lists the repository of one."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from umstack.cli.interruption import stoppable
 from umstack.cli.meter import amount
-from umstack.cli.stack_options import JSON_OPTION
+from umstack.cli.service_manager import ServiceManager
+from umstack.cli.stack_options import JSON_OPTION, configuration, stack_options
+from umstack.config import Scope
+from umstack.context import Context
+from umstack.store.repository import Durability, RepositorySettings
 from umstack.store.repository.verification import DumpedRecord, SegmentReport, dump, verify
+from umstack.store.server import StoreServer
+
+_PORT = 14567
 
 _EXAMPLES = """\b
 Examples:
+  umstack store run /var/lib/umstack/store --interface eth1 --listen 10.9.0.11:14567
   umstack store verify /var/lib/umstack/store
   umstack store dump /var/lib/umstack/store --source 0 --first 1000 --last 1010
   umstack store dump /var/lib/umstack/store --json --content
@@ -25,7 +36,100 @@ _DIRECTORY = click.argument(
 
 @click.group(epilog=_EXAMPLES)
 def command() -> None:
-    """Check and list the messages that a Store keeps in DIR (docs/store.md)."""
+    """Run Stores; check and list the messages that a Store keeps in DIR (docs/store.md)."""
+
+
+@command.command("run", epilog="Example: umstack store run /var/lib/umstack/store --listen 10.9.0.11:14567")
+@click.argument(
+    "directories",
+    metavar="DIR...",
+    nargs=-1,
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+)
+@click.option(
+    "--listen",
+    "where",
+    default=f"127.0.0.1:{_PORT}",
+    show_default=True,
+    metavar="ADDRESS:PORT",
+    help="Address for clients. The Store of the next DIR has the next port; port 0: any.",
+)
+@click.option(
+    "--durability",
+    type=click.Choice([each.value for each in Durability]),
+    default=Durability.DISK.value,
+    show_default=True,
+    help="When a message is acknowledged.",
+)
+@stack_options
+@JSON_OPTION
+def run_command(
+    directories: tuple[Path, ...],
+    where: str,
+    durability: str,
+    interface: str | None,
+    config_file: str | None,
+    options: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Keep what sources send, one Store for each DIR, until Ctrl-C or SIGTERM.
+
+    Sources name the Store's address, and the Store receives their topics as every subscriber does. Put each DIR on a
+    volume of its own. --json prints a summary at the end. Status 1: a disk failed.
+    """
+    host, _, port = where.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise click.BadParameter(f"{where} is not ADDRESS:PORT", param_hint="--listen")
+    config = configuration((Scope.CONTEXT, Scope.RECEIVER), {}, config_file, options)
+    settings = RepositorySettings(durability=Durability(durability))
+    with contextlib.ExitStack() as opened:
+        stores = []
+        for at, directory in enumerate(directories):
+            context = opened.enter_context(Context(interface, config=config))
+            listen = (host, int(port) + at if int(port) else 0)
+            stores.append(opened.enter_context(StoreServer(context, directory, listen, settings)))
+            click.echo(
+                f"keeping messages in {directory} at {stores[-1].endpoint[0]}:{stores[-1].endpoint[1]}",
+                err=True,
+            )
+        failures = _serve(stores)
+        if as_json:
+            rows = [
+                {"directory": str(directory), **store.status()}
+                for directory, store in zip(directories, stores, strict=True)
+            ]
+            click.echo(json.dumps({"ok": not failures, "stores": rows}))
+    for failure in failures:
+        click.echo(f"umstack: {failure}", err=True)
+    if failures:
+        raise SystemExit(1)
+
+
+def _serve(stores: list[StoreServer]) -> list[Exception]:
+    """Run the Stores until a signal, or until one fails; return the failures."""
+    failures: list[Exception] = []
+    ended = threading.Event()
+
+    def serve(store: StoreServer) -> None:
+        try:
+            store.serve()
+        except Exception as error:  # the other Stores must be stopped, whatever failed
+            failures.append(error)
+        finally:
+            ended.set()
+
+    with stoppable(ended.set):
+        threads = [threading.Thread(target=serve, args=(store,)) for store in stores]
+        for thread in threads:
+            thread.start()
+        ServiceManager().announce_readiness()
+        ended.wait()
+        for store in stores:
+            store.stop()
+        for thread in threads:
+            thread.join()
+    return failures
 
 
 @command.command("verify", epilog="Example: umstack store verify /var/lib/umstack/store")

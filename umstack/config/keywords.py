@@ -190,6 +190,7 @@ class SourceKeywords(TypedDict, total=False):
     transport_lbtru_maximum_clients: OptionValue
     publication_unblock_timeout: OptionValue
     send_timestamps: OptionValue
+    initial_sequence_number: OptionValue
     resolver_send_initial_advertisement: OptionValue
     resolver_send_final_advertisements: OptionValue
     resolver_advertisement_send_immediate_response: OptionValue

@@ -445,6 +445,13 @@ class SourceOptions:
         "Receivers then have `sent_ns` and count one-way latency.",
     )
 
+    initial_sequence_number: int = option(
+        Kind.INTEGER,
+        ours=0,
+        maximum=0xFFFFFFFF,
+        doc="Topic sequence number of the first message: a restarted source of a Store continues its numbering.",
+    )
+
     # Topic resolution
 
     resolver_send_initial_advertisement: bool = option(

@@ -1,0 +1,53 @@
+"""Events of a persistent source."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Registered(NamedTuple):
+    """Enough Stores accepted the source: it may send."""
+
+    first_sqn: int
+    """Number of the first message that it may send."""
+    stores: tuple[int, ...]
+    """Stores that answered, by their position in the source's list."""
+
+
+class RegistrationRefused(NamedTuple):
+    """A Store refused the source, or the answers of the Stores contradict each other."""
+
+    store: int
+    """Position of the Store in the source's list; -1: all Stores together."""
+    reason: str
+
+
+class MessageStable(NamedTuple):
+    """Enough Stores acknowledged these messages."""
+
+    first_sqn: int
+    last_sqn: int
+
+
+class NotStable(NamedTuple):
+    """A message was given up: it was not stable within its lifetime, or too many Stores declared it lost."""
+
+    sqn: int
+
+
+class StoreUnresponsive(NamedTuple):
+    """A Store's connection ended, or nothing arrived from it within the activity timeout."""
+
+    store: int
+    has_quorum: bool
+    """False: the source may not send until a Store comes back."""
+
+
+class StoreBack(NamedTuple):
+    """A Store that was unresponsive registered the source again."""
+
+    store: int
+
+
+SourceEvent = Registered | RegistrationRefused | MessageStable | NotStable | StoreUnresponsive | StoreBack
+"""Events that `SourceSide.take_events` returns."""

@@ -1,0 +1,43 @@
+"""Data messages as a Store keeps them: the header of LBMC with topic index and sqn, then the payload."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from umstack.store.wire import MESSAGE, MESSAGE_HEADER_BYTES, MalformedMessage
+
+_DATA = struct.Struct("!BBHII")
+_NO_OPTION = 255
+_SPACE = 1 << 32
+PAYLOAD_MAXIMUM_BYTES = 0xFFFF - MESSAGE_HEADER_BYTES
+
+
+class StoredData(NamedTuple):
+    """The fields of an unfragmented message."""
+
+    topic_index: int
+    sqn: int
+    """32 bits."""
+    payload: bytes
+
+
+def extended(sqn: int, near: int) -> int:
+    """Return the 64-bit number with these lower 32 bits that is nearest to `near`; never negative."""
+    found = near + ((sqn - near + (_SPACE >> 1)) % _SPACE) - (_SPACE >> 1)
+    return found if found >= 0 else found + _SPACE
+
+
+def encode_data(topic_index: int, sqn: int, payload: bytes, kind: int = MESSAGE) -> bytes:
+    """Return a message without options. Raises struct.error if the payload is too long."""
+    return _DATA.pack(kind, _NO_OPTION, _DATA.size + len(payload), topic_index, sqn % _SPACE) + payload
+
+
+def data_of(message: bytes) -> StoredData:
+    """Return the fields of a stored or received message. Raises MalformedMessage."""
+    if len(message) < _DATA.size:
+        raise MalformedMessage(f"data of {len(message)} bytes")
+    _, option, length, topic_index, sqn = _DATA.unpack_from(message)
+    if option != _NO_OPTION or length != len(message):
+        raise MalformedMessage("data with options, or of a wrong length")
+    return StoredData(topic_index, sqn, message[_DATA.size :])

@@ -1,0 +1,234 @@
+"""The reader's side of persistence: gets the messages of a topic from a Store, oldest first, from its last ack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from umstack.store.protocol.messages import data_of, extended
+from umstack.store.wire import (
+    RECOVERED,
+    ConsumptionAck,
+    Keepalive,
+    KeepaliveSender,
+    MalformedMessage,
+    Registration,
+    RegistrationError,
+    RegistrationResponse,
+    RetainedRange,
+    RetransmissionRequest,
+    RetransmissionRequests,
+    SourceRegistrationInformation,
+    decode,
+)
+
+_SPACE = 1 << 32
+_WINDOW = 1024
+"""Maximum number of messages requested and not yet answered."""
+_INDEX_BITS = 20
+"""Lower bits of a request index: those of the sqn. The upper bits are the number of the source."""
+
+
+class RecoveredMessage(NamedTuple):
+    """A message from a Store."""
+
+    source_reg_id: int
+    """Registration id of its source at the Store."""
+    sqn: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class _Source:
+    """One source of the topic, and how far its messages have been read."""
+
+    reg_id: int
+    index: int
+    """Its number in this reader's requests."""
+    receiver_reg_id: int = 0
+    is_registered: bool = False
+    next_sqn: int = 0
+    """The next message to deliver."""
+    asked_sqn: int = 0
+    """The next message to request."""
+    high_sqn: int = -1
+    waiting: dict[int, bytes | None] = field(default_factory=dict)
+    """Answers ahead of `next_sqn`; None: the Store does not have the message."""
+
+
+class ReaderSide:
+    """Reads what a Store has of a topic, until the newest message at the time of registration. One thread.
+
+    Messages of one source are returned in the order of their numbers. Numbers that the Store does not have are skipped
+    and counted.
+    """
+
+    def __init__(self, topic: str, session_id: int) -> None:
+        self.topic = topic
+        self.session_id = session_id
+        self._sources: dict[int, _Source] = {}
+        self._is_listed = False
+        self.error: RegistrationError | None = None
+        """Why the Store refused the reader; SOURCE_NOT_FOUND: it has no source of the topic."""
+        self._output: list[bytes] = [self._registration(0, 0)]
+        self._messages: list[RecoveredMessage] = []
+        self.is_confirmed = False
+        """The Store has received the acknowledgements before confirm()."""
+        self.missing_count = 0
+        """Numbers between the first and the newest message that the Store does not have."""
+
+    def take_output(self) -> bytes:
+        """Return and forget the bytes to send to the Store."""
+        output = b"".join(self._output)
+        self._output.clear()
+        return output
+
+    def take_messages(self) -> list[RecoveredMessage]:
+        """Return and forget the messages that can be delivered, and request more."""
+        messages, self._messages = self._messages, []
+        self._request()
+        return messages
+
+    @property
+    def is_complete(self) -> bool:
+        """True once every message was returned, or the Store refused the reader."""
+        return self.error is not None or (self._is_registered and self._is_read and not self._messages)
+
+    @property
+    def _is_read(self) -> bool:
+        """True if nothing is left to request of the sources that are registered."""
+        return all(one.next_sqn > one.high_sqn for one in self._sources.values() if one.is_registered)
+
+    @property
+    def _is_registered(self) -> bool:
+        return self._is_listed and all(one.is_registered for one in self._sources.values())
+
+    def acknowledge(self, message: RecoveredMessage) -> None:
+        """The application consumed this message of its source, and all before it."""
+        source = self._sources[message.source_reg_id]
+        ack = ConsumptionAck(
+            transport_index=source.index,
+            source_reg_id=source.reg_id,
+            receiver_reg_id=source.receiver_reg_id,
+            sqn=message.sqn % _SPACE,
+            store_index=0,
+        )
+        self._output.append(ack.encode())
+
+    def confirm(self) -> None:
+        """Ask the Store for an answer to all acknowledgements so far; `is_confirmed` becomes true with it."""
+        asked = Keepalive(
+            sender=KeepaliveSender.RECEIVER,
+            transport_index=0,
+            topic_index=0,
+            reg_id=0,
+            store_index=0,
+            needs_response=True,
+        )
+        self._output.append(asked.encode())
+
+    def received(self, message: bytes) -> None:
+        """A message of the Store arrived. Raises MalformedMessage."""
+        if message[0] == RECOVERED:
+            self._on_recovered(message)
+            return
+        control = decode(message)
+        if isinstance(control, SourceRegistrationInformation):
+            self._on_sources(control)
+        elif isinstance(control, RegistrationResponse):
+            self._on_response(control)
+        elif isinstance(control, RetainedRange):
+            self._on_missing(control)
+        elif isinstance(control, Keepalive):
+            self.is_confirmed = True
+
+    def _registration(self, source_reg_id: int, index: int) -> bytes:
+        return Registration(
+            is_source=False,
+            transport_index=index,
+            topic_index=0,
+            source_reg_id=source_reg_id,
+            session_id=self.session_id,
+            topic=self.topic,
+        ).encode()
+
+    def _on_sources(self, listed: SourceRegistrationInformation) -> None:
+        if self._is_listed:
+            raise MalformedMessage("a second list of sources")
+        self._is_listed = True
+        for entry in listed.stores:
+            self._sources[entry.source_reg_id] = _Source(entry.source_reg_id, len(self._sources))
+        for source in self._sources.values():
+            self._output.append(self._registration(source.reg_id, source.index))
+
+    def _on_response(self, response: RegistrationResponse) -> None:
+        if response.error is not None:
+            self.error = response.error
+            return
+        source = self._source_at(response.transport_index)
+        if source.is_registered:
+            raise MalformedMessage("a second answer to a registration")
+        source.is_registered, source.receiver_reg_id = True, response.reg_id
+        high = response.high_sqn + _SPACE
+        low = extended(response.low_sqn, high)
+        source.next_sqn = source.asked_sqn = low
+        source.high_sqn = high if low <= high + 1 else low - 1
+        self._request()
+
+    def _source_at(self, index: int) -> _Source:
+        for source in self._sources.values():
+            if source.index == index:
+                return source
+        raise MalformedMessage(f"an answer for source {index}, which was not requested")
+
+    def _reading(self) -> _Source:
+        """Return the source that is read: one at a time, because a recovered message does not name its source."""
+        for source in self._sources.values():
+            if source.is_registered and source.next_sqn <= source.high_sqn:
+                return source
+        raise MalformedMessage("a message that was not requested")
+
+    def _request(self) -> None:
+        """Request messages of the source that is read, once half of the window is free."""
+        if not self._is_registered or self._is_read:
+            return
+        source = self._reading()
+        end = min(source.high_sqn + 1, source.next_sqn + _WINDOW)
+        if (
+            end - source.asked_sqn < min(_WINDOW // 2, source.high_sqn + 1 - source.asked_sqn)
+            or end == source.asked_sqn
+        ):
+            return
+        upper, mask = source.index << _INDEX_BITS, (1 << _INDEX_BITS) - 1
+        requests = tuple(
+            RetransmissionRequest(upper | sqn & mask, sqn % _SPACE) for sqn in range(source.asked_sqn, end)
+        )
+        source.asked_sqn = end
+        asked = RetransmissionRequests(
+            transport_index=source.index, source_reg_id=source.reg_id, requests=requests
+        )
+        self._output.append(asked.encode())
+
+    def _on_recovered(self, message: bytes) -> None:
+        data = data_of(message)
+        source = self._reading()
+        self._take(source, extended(data.sqn, source.next_sqn), data.payload)
+
+    def _on_missing(self, answer: RetainedRange) -> None:
+        source = self._source_at(answer.request_index >> _INDEX_BITS)
+        offset = (answer.request_index - source.next_sqn) & (1 << _INDEX_BITS) - 1
+        self._take(source, source.next_sqn + offset, None)
+
+    def _take(self, source: _Source, sqn: int, data: bytes | None) -> None:
+        if not source.next_sqn <= sqn < source.asked_sqn:
+            raise MalformedMessage(f"an answer for message {sqn}, which was not requested")
+        source.waiting[sqn] = data
+        while source.next_sqn in source.waiting:
+            found = source.waiting.pop(source.next_sqn)
+            if found is None:
+                self.missing_count += 1
+            else:
+                self._messages.append(RecoveredMessage(source.reg_id, source.next_sqn % _SPACE, found))
+            source.next_sqn += 1
+        if source.next_sqn > source.high_sqn:
+            self._request()

@@ -1,0 +1,402 @@
+"""The source's side of persistence: registers at Stores, and knows which of its messages are stable."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from umstack._engine.endpoint import Endpoint
+from umstack.store.protocol.events import (
+    MessageStable,
+    NotStable,
+    Registered,
+    RegistrationRefused,
+    SourceEvent,
+    StoreBack,
+    StoreUnresponsive,
+)
+from umstack.store.protocol.messages import extended
+from umstack.store.wire import (
+    PROACTIVE,
+    ConfigurationValue,
+    Keepalive,
+    KeepaliveSender,
+    Registration,
+    RegistrationResponse,
+    StabilityAck,
+    StoreEntry,
+    decode,
+    with_type,
+)
+
+TRANSPORT_NAME = "umstack_transport_session"
+"""Configuration value of a registration: the transport session whose data the Store is to keep."""
+_SPACE = 1 << 32
+_PROACTIVE_BYTES = 1 << 20
+"""Maximum bytes that one tick repeats to a Store."""
+
+
+class StabilityRule(enum.StrEnum):
+    """Which Stores must have a message before it is stable; the same number must accept the registration."""
+
+    QUORUM = "quorum"
+    """A majority of the list."""
+    ALL_ACTIVE = "all-active"
+    """All that are registered, and at least a majority of the list."""
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLimits:
+    """Limits and times of a persistent source.
+
+    Args:
+        flight_messages: Maximum number of messages that are not stable.
+        flight_bytes: Maximum bytes of messages that are not stable.
+        registration_interval_ns: Time after which an unanswered registration is repeated.
+        activity_timeout_ns: Time without bytes after which a Store counts as unresponsive.
+        keepalive_interval_ns: Time between keepalives that ask a Store for an answer.
+        repeat_ns: Age at which a message that is not stable is sent again to the Stores that miss it.
+        lifetime_ns: Age at which a message that is not stable is given up.
+    """
+
+    flight_messages: int = 1000
+    flight_bytes: int = 8 << 20
+    registration_interval_ns: int = 3_000_000_000
+    activity_timeout_ns: int = 10_000_000_000
+    keepalive_interval_ns: int = 2_000_000_000
+    repeat_ns: int = 1_000_000_000
+    lifetime_ns: int = 1_200_000_000_000
+
+
+class _State(enum.Enum):
+    AWAY = enum.auto()
+    """Not connected."""
+    ASKED = enum.auto()
+    """The first registration waits for its answer, which has the numbers that the Store holds."""
+    ANSWERED = enum.auto()
+    """The Store's numbers are known; the source does not have its transport session yet."""
+    JOINING = enum.auto()
+    """The second registration, with the transport session, waits for its answer."""
+    ACTIVE = enum.auto()
+
+
+@dataclass(slots=True)
+class _Store:
+    """One Store of the list."""
+
+    endpoint: Endpoint
+    state: _State = _State.AWAY
+    reg_id: int = 0
+    next_sqn: int | None = None
+    """The number behind the newest message that it holds; None: it has none, and no vote."""
+    requested_ns: int = 0
+    received_ns: int = 0
+    kept_alive_ns: int = 0
+    flight_bytes: int | None = None
+    """Bytes in flight that it allows."""
+    was_active: bool = False
+    output: list[bytes] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Unstable:
+    """A sent message that is not stable."""
+
+    message: bytes
+    sent_ns: int
+    repeated_ns: int
+    acknowledged: int = 0
+    """Bits of the Stores that have it."""
+    lost: int = 0
+    """Bits of the Stores that gave it up."""
+
+
+class SourceSide:
+    """One persistent source and its Stores. One thread; no sockets, no clock.
+
+    The messages in flight are the sent ones without enough acknowledgements: no counter that could stick exists.
+    Acknowledgements of messages that were never sent, or of another source, are ignored.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        session_id: int,
+        stores: tuple[Endpoint, ...],
+        rule: StabilityRule = StabilityRule.QUORUM,
+        limits: SourceLimits | None = None,
+    ) -> None:
+        self.topic = topic
+        self.session_id = session_id
+        self.rule = rule
+        self.limits = limits or SourceLimits()
+        self._stores = [_Store(endpoint) for endpoint in stores]
+        self._quorum = len(stores) if rule is StabilityRule.ALL else len(stores) // 2 + 1
+        self._transport = ""
+        self._topic_index = 0
+        self._first_requested_ns: int | None = None
+        self.first_sqn: int | None = None
+        """Number of the first message, by consensus of the Stores; None: not known yet."""
+        self.next_sqn = 0
+        self._unstable: dict[int, _Unstable] = {}
+        self._unstable_bytes = 0
+        self._is_registered = False
+        self._events: list[SourceEvent] = []
+        self.forged_count = 0
+        """Acknowledgements that name another source, or messages that were never sent."""
+
+    # Results
+
+    def take_events(self) -> list[SourceEvent]:
+        """Return and forget the events since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def take_output(self, store: int) -> bytes:
+        """Return and forget the bytes to send to a Store."""
+        output = b"".join(self._stores[store].output)
+        self._stores[store].output.clear()
+        return output
+
+    @property
+    def has_quorum(self) -> bool:
+        """True if enough Stores are registered."""
+        return len(self.active_stores) >= self._quorum
+
+    @property
+    def active_stores(self) -> list[int]:
+        """Positions of the registered Stores."""
+        return [at for at, store in enumerate(self._stores) if store.state is _State.ACTIVE]
+
+    @property
+    def unstable(self) -> list[int]:
+        """Numbers of the messages in flight, in order."""
+        return list(self._unstable)
+
+    def can_send(self, byte_count: int) -> bool:
+        """Return true if a message of this size may be sent now: enough Stores are registered and there is space."""
+        allowed = [one.flight_bytes for one in self._stores if one.flight_bytes is not None]
+        space = min([self.limits.flight_bytes, *allowed])
+        return (
+            self.has_quorum
+            and len(self._unstable) < self.limits.flight_messages
+            and (not self._unstable or self._unstable_bytes + byte_count <= space)
+        )
+
+    # Inputs
+
+    def attach(self, transport: str, topic_index: int, now_ns: int) -> None:
+        """The source exists: announce its transport session to the Stores. `first_sqn` must be known."""
+        assert self.first_sqn is not None
+        self._transport, self._topic_index = transport, topic_index
+        for at, store in enumerate(self._stores):
+            if store.state is _State.ANSWERED:
+                self._register(at, _State.JOINING, now_ns)
+
+    def sent(self, sqn: int, message: bytes, now_ns: int) -> None:
+        """A message was sent, with the next number."""
+        assert sqn == self.next_sqn, (sqn, self.next_sqn)
+        self.next_sqn = sqn + 1
+        self._unstable[sqn] = _Unstable(message, now_ns, now_ns)
+        self._unstable_bytes += len(message)
+
+    def connected(self, store: int, now_ns: int) -> None:
+        """The connection to a Store exists: register."""
+        self._stores[store].received_ns = now_ns
+        self._first_requested_ns = now_ns if self._first_requested_ns is None else self._first_requested_ns
+        self._register(store, _State.ASKED, now_ns)
+
+    def disconnected(self, store: int) -> None:
+        """The connection to a Store ended."""
+        one = self._stores[store]
+        was_active, one.state, one.flight_bytes = one.state is _State.ACTIVE, _State.AWAY, None
+        one.output.clear()
+        if was_active:
+            self._events.append(StoreUnresponsive(store, self.has_quorum))
+            self._settle(list(self._unstable))
+
+    def received(self, store: int, message: bytes, now_ns: int) -> None:
+        """A message of a Store arrived. Raises MalformedMessage."""
+        self._stores[store].received_ns = now_ns
+        control = decode(message)
+        if isinstance(control, RegistrationResponse):
+            self._on_response(store, control, now_ns)
+        elif isinstance(control, StabilityAck):
+            self._on_stability(store, control)
+        elif isinstance(control, Keepalive):
+            self._stores[store].flight_bytes = control.terms.flight_size_bytes
+
+    def tick(self, now_ns: int) -> list[int]:
+        """Repeat and give up old messages. Returns the unresponsive Stores, whose connections must be ended."""
+        limits, silent = self.limits, []
+        for at, store in enumerate(self._stores):
+            if store.state is _State.AWAY:
+                continue
+            if now_ns - store.received_ns >= limits.activity_timeout_ns:
+                silent.append(at)
+            elif store.state in (_State.ASKED, _State.JOINING):
+                if now_ns - store.requested_ns >= limits.registration_interval_ns:
+                    self._register(at, store.state, now_ns)
+            elif now_ns - store.kept_alive_ns >= limits.keepalive_interval_ns:
+                store.kept_alive_ns = now_ns
+                store.output.append(self._keepalive(at).encode())
+        self._agree(now_ns)
+        self._repeat(now_ns)
+        return silent
+
+    # Registration
+
+    def _register(self, store: int, state: _State, now_ns: int) -> None:
+        one = self._stores[store]
+        one.state, one.requested_ns = state, now_ns
+        values = (ConfigurationValue(TRANSPORT_NAME, self._transport),) if state is _State.JOINING else ()
+        entries = tuple(StoreEntry(at, each.endpoint) for at, each in enumerate(self._stores))
+        registration = Registration(
+            is_source=True,
+            transport_index=0,
+            topic_index=self._topic_index,
+            session_id=self.session_id,
+            store_index=store,
+            topic=self.topic,
+            stores=entries,
+            configuration=values,
+        )
+        one.output.append(registration.encode())
+
+    def _keepalive(self, store: int) -> Keepalive:
+        return Keepalive(
+            sender=KeepaliveSender.SOURCE,
+            transport_index=0,
+            topic_index=self._topic_index,
+            reg_id=self._stores[store].reg_id,
+            store_index=store,
+            needs_response=True,
+        )
+
+    def _on_response(self, store: int, response: RegistrationResponse, now_ns: int) -> None:
+        one = self._stores[store]
+        if one.state not in (_State.ASKED, _State.JOINING):
+            return  # the answer to a repeated registration
+        if response.error is not None:
+            self._events.append(RegistrationRefused(store, response.error.name.lower()))
+            return
+        one.reg_id, one.flight_bytes = response.reg_id, response.terms.flight_size_bytes
+        if one.state is _State.JOINING:
+            self._activate(store)
+            return
+        is_empty = response.high_sqn == (response.low_sqn - 1) % _SPACE
+        known = (each.next_sqn for each in self._stores if each.next_sqn is not None)
+        near = next(
+            known, response.high_sqn + _SPACE
+        )  # numbers of two Stores may lie on both sides of the wrap
+        one.next_sqn = extended(response.high_sqn, near) + 1 if response.is_known and not is_empty else None
+        one.state = _State.ANSWERED
+        self._agree(now_ns)
+        if self._transport:
+            self._register(store, _State.JOINING, now_ns)
+
+    def _agree(self, now_ns: int) -> None:
+        """Find the first number once enough Stores answered: all of them, or a quorum after the first interval."""
+        if self.first_sqn is not None or self._first_requested_ns is None:
+            return
+        answered = [one for one in self._stores if one.state is _State.ANSWERED]
+        is_late = now_ns - self._first_requested_ns >= self.limits.registration_interval_ns
+        if len(answered) < (self._quorum if is_late else len(self._stores)):
+            return
+        held = [one.next_sqn for one in answered if one.next_sqn is not None]
+        if held and len(answered) - len(held) > len(self._stores) // 2:
+            reason = "most Stores have no messages of the source, but another has: they may have been wiped"
+            if RegistrationRefused(-1, reason) not in self._events:
+                self._events.append(RegistrationRefused(-1, reason))
+            return
+        first = max(held, default=0)
+        if len(answered) < len(self._stores):
+            # A Store that is away may hold messages of the former life that were never stable: their numbers are not
+            # used again.
+            first += self.limits.flight_messages if held else 0
+        self.first_sqn = self.next_sqn = first % _SPACE
+
+    def _activate(self, store: int) -> None:
+        one = self._stores[store]
+        one.state = _State.ACTIVE
+        if one.was_active:
+            self._events.append(StoreBack(store))
+        one.was_active = True
+        if not self._is_registered and self.has_quorum:
+            self._is_registered = True
+            assert self.first_sqn is not None
+            self._events.append(Registered(self.first_sqn, tuple(self.active_stores)))
+
+    # Stability
+
+    def _on_stability(self, store: int, ack: StabilityAck) -> None:
+        if (ack.topic_index, ack.store_index) != (self._topic_index, store) or not self._transport:
+            self.forged_count += 1
+            return
+        touched: list[int] = []
+        for first, last in ack.ranges:
+            low = extended(first, self.next_sqn)
+            high = low + (last - first) % _SPACE
+            if high >= self.next_sqn:
+                self.forged_count += 1
+                continue
+            touched += self._between(low, high)
+        for sqn in touched:
+            one = self._unstable[sqn]
+            if ack.is_lost:
+                one.lost |= 1 << store
+            else:
+                one.acknowledged |= 1 << store
+        self._settle(touched)
+
+    def _between(self, low: int, high: int) -> list[int]:
+        if high - low < len(self._unstable):
+            return [sqn for sqn in range(low, high + 1) if sqn in self._unstable]
+        return [sqn for sqn in self._unstable if low <= sqn <= high]
+
+    def _is_stable(self, one: _Unstable) -> bool:
+        if one.acknowledged.bit_count() < self._quorum:
+            return False
+        if self.rule is not StabilityRule.ALL_ACTIVE:
+            return True
+        return all(one.acknowledged >> at & 1 for at in self.active_stores)
+
+    def _settle(self, sqns: list[int]) -> None:
+        """Report and forget those of these messages that are stable, or cannot become stable."""
+        stable: list[int] = []
+        for sqn in sqns:
+            one = self._unstable.get(sqn)
+            if one is None:
+                continue
+            if self._is_stable(one):
+                stable.append(sqn)
+                self._forget(sqn)
+            elif one.lost.bit_count() > len(self._stores) - self._quorum:
+                self._give_up(sqn)
+        for sqn in sorted(stable):
+            last = self._events[-1] if self._events else None
+            if isinstance(last, MessageStable) and last.last_sqn + 1 == sqn:
+                self._events[-1] = MessageStable(last.first_sqn, sqn)
+            else:
+                self._events.append(MessageStable(sqn, sqn))
+
+    def _forget(self, sqn: int) -> None:
+        self._unstable_bytes -= len(self._unstable.pop(sqn).message)
+
+    def _give_up(self, sqn: int) -> None:
+        self._forget(sqn)
+        self._events.append(NotStable(sqn))
+
+    def _repeat(self, now_ns: int) -> None:
+        """Send old messages again to the Stores that miss them; give up those whose lifetime ended."""
+        space = dict.fromkeys(self.active_stores, _PROACTIVE_BYTES)
+        for sqn, one in list(self._unstable.items()):
+            if now_ns - one.sent_ns >= self.limits.lifetime_ns:
+                self._give_up(sqn)
+            elif now_ns - one.repeated_ns >= self.limits.repeat_ns:
+                for at in space:
+                    if not (one.acknowledged | one.lost) >> at & 1 and space[at] >= len(one.message):
+                        space[at] -= len(one.message)
+                        self._stores[at].output.append(with_type(one.message, PROACTIVE))
+                        one.repeated_ns = now_ns
