@@ -1,4 +1,4 @@
-"""What a repository knows when it is opened again: the next commit and position, and the numbers that are missing."""
+"""The state of a repository that is opened again: the next commit and position, and the numbers that are missing."""
 
 from __future__ import annotations
 
