@@ -89,7 +89,7 @@ class _Store:
     state: _State = _State.AWAY
     reg_id: int = 0
     next_sqn: int | None = None
-    """The number behind the newest message that it holds; None: it has none, and no vote."""
+    """The number behind the newest message that it holds; None: it does not know the source, and has no vote."""
     requested_ns: int = 0
     received_ns: int = 0
     kept_alive_ns: int = 0
@@ -286,11 +286,12 @@ class SourceSide:
             self._activate(store)
             return
         is_empty = response.high_sqn == (response.low_sqn - 1) % _SPACE
-        known = (each.next_sqn for each in self._stores if each.next_sqn is not None)
+        known = (each.next_sqn for each in self._stores if each.next_sqn)
         near = next(
             known, response.high_sqn + _SPACE
         )  # numbers of two Stores may lie on both sides of the wrap
-        one.next_sqn = extended(response.high_sqn, near) + 1 if response.is_known and not is_empty else None
+        if response.is_known:
+            one.next_sqn = 0 if is_empty else extended(response.high_sqn, near) + 1
         one.state = _State.ANSWERED
         self._agree(now_ns)
         if self._transport:
@@ -305,7 +306,7 @@ class SourceSide:
         if len(answered) < (self._quorum if is_late else len(self._stores)):
             return
         held = [one.next_sqn for one in answered if one.next_sqn is not None]
-        if held and len(answered) - len(held) > len(self._stores) // 2:
+        if any(held) and len(answered) - len(held) > len(self._stores) // 2:
             reason = "most Stores have no messages of the source, but another has: they may have been wiped"
             if RegistrationRefused(-1, reason) not in self._events:
                 self._events.append(RegistrationRefused(-1, reason))

@@ -177,6 +177,10 @@ class StoreSide:
         if len(one.sources) >= self.limits.sources:
             self._refuse(one, wanted, RegistrationError.LIMIT)
             return
+        is_known = any(
+            (state.topic, state.session_id) == (wanted.topic, wanted.session_id)
+            for state in self.repository.state.sources()
+        )
         try:
             state = self.repository.register_source(wanted.topic, wanted.session_id)
         except (ResourceLimit, DiskFull):
@@ -200,7 +204,7 @@ class StoreSide:
             source.answers_when_joined = True
             self.tick()
         else:
-            self._answer_source(source, wanted.session_id)
+            self._answer_source(source, wanted.session_id, is_known=is_known)
 
     def _detach(self, source: _Source) -> None:
         self._by_transport.pop((source.transport, source.topic_index), None)
@@ -213,9 +217,9 @@ class StoreSide:
                 assert state is not None
                 if self._joins(state.topic, f"{source.transport}[{source.topic_index}]"):
                     source.answers_when_joined = False
-                    self._answer_source(source, state.session_id)
+                    self._answer_source(source, state.session_id, is_known=True)
 
-    def _answer_source(self, source: _Source, session_id: int) -> None:
+    def _answer_source(self, source: _Source, session_id: int, *, is_known: bool) -> None:
         ranges = self.repository.ranges(source.number)
         newest = self._newest.get(source.number, ranges[-1][1] if ranges else None)
         low = 0 if newest is None else ranges[0][0] if ranges else newest
@@ -228,7 +232,7 @@ class StoreSide:
             high_sqn=((low - 1) if newest is None else newest) % _SPACE,
             store_index=source.store_index,
             session_id=session_id,
-            is_known=newest is not None,
+            is_known=is_known,
             terms=self._terms(),
         )
         self._connections[source.connection].output.append(response.encode())
