@@ -395,10 +395,16 @@ class ChaosRun:
             time.sleep(_POLL_SECONDS)
         assert driver.is_ready, driver.errors_path.read_text()
 
-    def _await_started(self) -> None:
-        """Wait until every process has opened its context, which may need the services."""
+    def _await_started(self, host: int | None = None) -> None:
+        """Wait until every process, or every one of a host, has opened its context, which may need the services.
+
+        During faults only a host without another fault may be waited for: a process on another one may be unable to
+        start until the end of a fault, which this wait delays.
+        """
         deadline = time.monotonic() + _START_SECONDS
         for peer in self.peers.values():
+            if host not in (None, peer.process.host):
+                continue
             while not peer.started.wait(_POLL_SECONDS) and time.monotonic() < deadline:
                 self._keep_services()
             if not peer.started.is_set():
@@ -497,7 +503,7 @@ class ChaosRun:
 
     def _readdress(self, host: Host, is_start: bool) -> None:
         """Change the address of a host. Its processes that were just started open their contexts first."""
-        self._await_started()
+        self._await_started(host.number)
         if host.number == DRIVER_HOST:
             self._await_driver()
         other = f"10.77.0.{OTHER_ADDRESS_OFFSET + host.number}"
