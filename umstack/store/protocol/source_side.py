@@ -31,6 +31,8 @@ from umstack.store.wire import (
 
 TRANSPORT_NAME = "umstack_transport_session"
 """Configuration value of a registration: the transport session whose data the Store is to keep."""
+FIRST_SQN_NAME = "umstack_first_sqn"
+"""Configuration value of a registration: the first number of the source, from which an empty Store counts."""
 _SPACE = 1 << 32
 _PROACTIVE_BYTES = 1 << 20
 """Maximum bytes that one tick repeats to a Store."""
@@ -250,7 +252,10 @@ class SourceSide:
     def _register(self, store: int, state: _State, now_ns: int) -> None:
         one = self._stores[store]
         one.state, one.requested_ns = state, now_ns
-        values = (ConfigurationValue(TRANSPORT_NAME, self._transport),) if state is _State.JOINING else ()
+        values: tuple[ConfigurationValue, ...] = ()
+        if state is _State.JOINING:
+            first = ConfigurationValue(FIRST_SQN_NAME, str(self.first_sqn))
+            values = ConfigurationValue(TRANSPORT_NAME, self._transport), first
         entries = tuple(StoreEntry(at, each.endpoint) for at, each in enumerate(self._stores))
         registration = Registration(
             is_source=True,
@@ -306,16 +311,21 @@ class SourceSide:
         if len(answered) < (self._quorum if is_late else len(self._stores)):
             return
         held = [one.next_sqn for one in answered if one.next_sqn is not None]
-        if any(held) and len(answered) - len(held) > len(self._stores) // 2:
-            reason = "most Stores have no messages of the source, but another has: they may have been wiped"
+        # A stable message is held by a majority, so a majority that knows the source has the last number. Fewer have it
+        # only if all Stores answer, as they must for the first registration of a source. If most of these are empty and
+        # another is not, they may have been started without their disks, whose numbers would be used again.
+        minority, is_whole = len(self._stores) // 2, len(answered) == len(self._stores)
+        is_safe = is_whole and (not any(held) or len(answered) - len(held) <= minority)
+        if len(held) <= minority and not is_safe:
+            reason = "too few Stores know the source, which may be new or its Stores wiped: start all of them"
             if RegistrationRefused(-1, reason) not in self._events:
                 self._events.append(RegistrationRefused(-1, reason))
             return
         first = max(held, default=0)
-        if len(answered) < len(self._stores):
+        if not is_whole:
             # A Store that is away may hold messages of the former life that were never stable: their numbers are not
             # used again.
-            first += self.limits.flight_messages if held else 0
+            first += self.limits.flight_messages
         self.first_sqn = self.next_sqn = first % _SPACE
 
     def _activate(self, store: int) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from umstack._engine.endpoint import Endpoint
 from umstack.errors import ResourceLimit
 from umstack.store.protocol.messages import data_of, extended
-from umstack.store.protocol.source_side import TRANSPORT_NAME
+from umstack.store.protocol.source_side import FIRST_SQN_NAME, TRANSPORT_NAME
 from umstack.store.repository import (
     Commit,
     CommittedRange,
@@ -43,6 +43,7 @@ from umstack.store.wire import (
 )
 
 _SPACE = 1 << 32
+_SQN_DIGITS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ class _Source:
     store_index: int
     topic_index: int
     transport: str = ""
+    first_sqn: int = 0
+    """First number of this life of the source."""
     answers_when_joined: bool = False
 
 
@@ -177,10 +180,18 @@ class StoreSide:
         if len(one.sources) >= self.limits.sources:
             self._refuse(one, wanted, RegistrationError.LIMIT)
             return
+        values = {value.name: value.value for value in wanted.configuration}
+        first, transport = values.get(FIRST_SQN_NAME, "0"), values.get(TRANSPORT_NAME, "")
+        if not (first.isascii() and first.isdigit() and len(first) <= _SQN_DIGITS):
+            raise MalformedMessage(f"{FIRST_SQN_NAME} is not a number")
         is_known = any(
             (state.topic, state.session_id) == (wanted.topic, wanted.session_id)
             for state in self.repository.state.sources()
         )
+        if not is_known and not transport:
+            # It is registered when it begins to send: a Store that knows a source takes part in its consensus.
+            one.output.append(self._first_answer(wanted).encode())
+            return
         try:
             state = self.repository.register_source(wanted.topic, wanted.session_id)
         except (ResourceLimit, DiskFull):
@@ -196,15 +207,27 @@ class StoreSide:
         source = _Source(number, state.registration_id, connection, wanted.store_index, wanted.topic_index)
         self._sources[number] = source
         one.sources.add(number)
-        source.transport = next(
-            (value.value for value in wanted.configuration if value.name == TRANSPORT_NAME), ""
-        )
+        source.transport, source.first_sqn = transport, int(first) % _SPACE
         if source.transport:
             self._by_transport[source.transport, source.topic_index] = number
             source.answers_when_joined = True
             self.tick()
         else:
-            self._answer_source(source, wanted.session_id, is_known=is_known)
+            self._answer_source(source, wanted.session_id)
+
+    def _first_answer(self, wanted: Registration) -> RegistrationResponse:
+        """Return the answer to a source that this Store does not know."""
+        return RegistrationResponse(
+            is_source=True,
+            reg_id=0,
+            transport_index=0,
+            topic_index=wanted.topic_index,
+            low_sqn=0,
+            high_sqn=_SPACE - 1,
+            store_index=wanted.store_index,
+            session_id=wanted.session_id,
+            terms=self._terms(),
+        )
 
     def _detach(self, source: _Source) -> None:
         self._by_transport.pop((source.transport, source.topic_index), None)
@@ -217,9 +240,9 @@ class StoreSide:
                 assert state is not None
                 if self._joins(state.topic, f"{source.transport}[{source.topic_index}]"):
                     source.answers_when_joined = False
-                    self._answer_source(source, state.session_id, is_known=True)
+                    self._answer_source(source, state.session_id)
 
-    def _answer_source(self, source: _Source, session_id: int, *, is_known: bool) -> None:
+    def _answer_source(self, source: _Source, session_id: int) -> None:
         ranges = self.repository.ranges(source.number)
         newest = self._newest.get(source.number, ranges[-1][1] if ranges else None)
         low = 0 if newest is None else ranges[0][0] if ranges else newest
@@ -232,7 +255,7 @@ class StoreSide:
             high_sqn=((low - 1) if newest is None else newest) % _SPACE,
             store_index=source.store_index,
             session_id=session_id,
-            is_known=is_known,
+            is_known=True,
             terms=self._terms(),
         )
         self._connections[source.connection].output.append(response.encode())
@@ -276,7 +299,9 @@ class StoreSide:
     def _keep(self, number: int, message: bytes, received_ns: int | None) -> bool:
         near = self._newest.get(number)
         if near is None:
-            near = self._newest_of(number) or 0
+            near = self._newest_of(number)
+        if near is None:
+            near = self._sources[number].first_sqn
         sqn = extended(data_of(message).sqn, near)
         if (number, sqn) in self._staged:
             return True
