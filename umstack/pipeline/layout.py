@@ -209,7 +209,7 @@ class Layout:
                 )
             if self._unfinished.exists():
                 remove_half_written(self.root)
-            # What a killed compaction prepared or replaced: the partition has all its rows.
+            # The files that a killed compaction prepared or replaced: the partition has all its rows.
             shutil.rmtree(self.state / _COMPACTION, ignore_errors=True)
             yield
 
