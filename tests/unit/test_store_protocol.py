@@ -1,6 +1,6 @@
 """The protocol of persistence: sources, readers and Stores under random faults, on simulated disks and connections.
 
-`python -m tests.store_simulation FIRST COUNT` runs more seeds (UP-16, UP-23, UP-24, UP-51, UP-55, UP-58, UP-59, W16).
+`python -m tests.store_simulation FIRST COUNT` runs more seeds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _WRAP = (1 << 32) - 100
 @pytest.mark.parametrize("first_sqn", [0, _WRAP])
 @pytest.mark.parametrize("rule", list(StabilityRule))
 def test_stable_messages_survive_every_fault(rule: StabilityRule, first_sqn: int) -> None:
-    """Stable messages are readable and equal, numbers are not used twice, and everything becomes stable at the end."""
+    """Stable messages are readable and equal, numbers are not used twice, and everything becomes stable at the end.
+
+    UP-16, UP-23, UP-24, UP-51, UP-55, UP-58, UP-59, W16.
+    """
     first = random.SystemRandom().randrange(1 << 31)
     print(f"seeds from {first}")
     runs = [simulate(seed, rule=rule, first_sqn=first_sqn) for seed in range(first, first + _SEEDS)]
