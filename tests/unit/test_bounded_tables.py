@@ -15,12 +15,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "bounded-tables.md").read_text()
 LAYERS = (
     *("resolution", "recovery", "requests", "streams", "_engine", "recorder", "driver", "driving", "files"),
-    *("store/repository", "store/wire"),
+    *("store/repository", "store/wire", "store/protocol"),
 )
 MODULES = (
     *("context.py", "wildcard_receiver.py", "hot_failover_receiver.py", "repeated_records.py"),
     *("error_log.py", "telemetry/exporter_text.py", "telemetry/http_server.py", "telemetry/serving.py"),
-    *("telemetry/counter_log.py", "monitor/finding_metrics.py"),
+    *("telemetry/counter_log.py", "monitor/finding_metrics.py", "monitor/sinks.py"),
+    *("store/client.py", "store/server.py"),
 )
 CONTAINER = re.compile(r"self\.(\w+): (?:dict|set|list|deque|OrderedDict|defaultdict|Counter)\[")
 ARRAY = re.compile(r"^ +\w[^(){}=;]*\[[^\]]*\b(UM_\w+_(?:MAX|LOG2))\]", re.MULTILINE)
@@ -115,3 +116,17 @@ def test_the_series_of_a_monitor_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     assert shown == [4, 5]
     assert 'umstack_remarks_total{kind="bad"' in text
     assert len(sink._latest) == 3
+
+
+def test_the_suggestions_that_a_monitor_remembers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one shown longest ago is forgotten, and would be shown again."""
+    sinks = pytest.importorskip("umstack.monitor.sinks")
+    monkeypatch.setattr(sinks, "SUGGESTIONS_MAX", 3)
+    lines = sinks.Lines(print)
+    rows = [
+        {"publisher": "10.0.0.1", "session_id": number, "option": "window", "value": 8} for number in range(5)
+    ]
+    assert [lines._is_new(row) for row in rows] == [True] * 5
+    assert len(lines._suggested) == 3
+    assert not lines._is_new(rows[4])
+    assert lines._is_new(rows[0])

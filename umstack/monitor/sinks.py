@@ -35,6 +35,8 @@ _REPEATED_TOPICS = ("recovery", "fill")
 """Topics of findings that, with severity note, only repeat the lines of the windows of traffic and recovery."""
 _CHANGED = 1.25
 """A suggestion is repeated when its value differs by more than this factor."""
+SUGGESTIONS_MAX = 10_000
+"""Suggestions whose last value is remembered."""
 
 
 class Sink(Protocol):
@@ -67,6 +69,9 @@ class Lines:
         shown = self._suggested.get(key)
         if shown is not None and max(shown, row["value"]) <= _CHANGED * min(shown, row["value"]):
             return False
+        self._suggested.pop(key, None)
+        if len(self._suggested) == SUGGESTIONS_MAX:
+            del self._suggested[next(iter(self._suggested))]
         self._suggested[key] = row["value"]
         return True
 
@@ -141,7 +146,7 @@ _KINDS = (TRAFFIC, RECOVERY, INCIDENTS, STORMS, FINDINGS, *TABLES)
 
 
 class Windows:
-    """Keeps the latest rows of every window until the end of the run."""
+    """Keeps the latest rows of every window until the end of a run over existing captures."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, ...], Row] = {}

@@ -8,6 +8,7 @@ import selectors
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self, Unpack
@@ -28,6 +29,8 @@ _SESSION_MAXIMUM = (1 << 64) - 2
 _HEADERS_BYTES = 128
 """Space for the headers of a datagram with one message."""
 _STREAM_BYTES = 4 << 20
+EVENTS_MAX = 65_536
+"""Events that wait for `take_events`; then the oldest are dropped."""
 _TICK_SECONDS = 0.1
 _CONNECT_SECONDS = 2.0
 _RETRY_NS = 500_000_000
@@ -100,7 +103,7 @@ class PersistentSource:
         self._links = [_Link(endpoint) for endpoint in endpoints]
         self._changed = threading.Condition()
         """Guards the side and the links; notified when the side changed."""
-        self._events: list[SourceEvent] = []
+        self._events: deque[SourceEvent] = deque(maxlen=EVENTS_MAX)
         self._is_closed = False
         self._selector = selectors.DefaultSelector()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -192,9 +195,13 @@ class PersistentSource:
             return self._side.active_stores
 
     def take_events(self) -> list[SourceEvent]:
-        """Return the events since the last call: registrations, stable messages, Stores lost and back."""
+        """Return the events since the last call, at most the newest EVENTS_MAX.
+
+        They are registrations, stable messages, and Stores that were lost or came back.
+        """
         with self._changed:
-            events, self._events = self._events, []
+            events = list(self._events)
+            self._events.clear()
             return events
 
     def close(self, timeout: float = 5.0) -> list[int]:
