@@ -25,7 +25,9 @@ import threading
 import time
 import traceback
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tests.chaos.ledger import Ledger
@@ -236,9 +238,21 @@ def warm_up(config: dict[str, Any]) -> None:
     """Open and close everything once, so that what is allocated on first use is not mistaken for a leak."""
     with open_context(config["context"]) as context:
         for one in config["publish"]:
-            context.source(one["topic"] + "/warm", **one["options"]).close()
+            _try_again(partial(context.source, one["topic"] + "/warm", **one["options"]))
         for one in config["receive"]:
-            open_receiver(context, {**one, "topic": one["topic"] + "warm"}).close()
+            _try_again(partial(open_receiver, context, {**one, "topic": one["topic"] + "warm"}))
+
+
+def _try_again(make: Callable[[], Any]) -> None:
+    """Make and close an object; try again while a driver restarts or the interface is down, as an application would."""
+    for _ in range(_CONTEXT_TRIES):
+        try:
+            make().close()
+            return
+        except UmError as error:
+            say(kind="retry", topic="", error=f"{type(error).__name__}: {error}")
+            time.sleep(_RETRY_SECONDS)
+    raise SystemExit("a source or receiver could not be opened")
 
 
 def _report_crash(args: threading.ExceptHookArgs) -> None:
