@@ -183,7 +183,7 @@ class AttachedObject(Protocol):
     """A source or receiver as the client sees it. Called on the client's thread."""
 
     def check_answer(self, answer: Mapping[str, Any]) -> None:
-        """A driver has accepted its request. Raises DriverError if that is not enough."""
+        """Check the driver's answer to its request. Raises DriverError if the object cannot use it."""
 
     def on_driver_lost(self) -> None:
         """Its driver has ended, and the client looks for it."""
@@ -278,9 +278,9 @@ class DriverClient:
     # ---- requests ----
 
     def receive(self, topic: str, options: ReceiverOptions, receiver: AttachedObject) -> int:
-        """Have a receiver's topic received. Returns its number, for end(). Raises DriverError.
+        """Request a topic for a receiver. Returns the request's number, for end(). Raises DriverError.
 
-        While a driver is looked for, the request is kept for it, and the call returns at once.
+        While the client searches for a driver, the request is kept for the next one, and the call returns at once.
         """
         fields = {"topic": topic, "options": _as_text(Scope.RECEIVER, options)}
         return self._open("receive", fields, receiver, waits=False)[0]
@@ -477,7 +477,7 @@ class DriverClient:
         return False
 
     def _restore(self) -> None:
-        """Repeat the requests of the open objects, some of which may be closed meanwhile, and others be opened.
+        """Repeat the requests of the open objects, including those opened or closed meanwhile.
 
         Raises:
             OSError: The connection ended.

@@ -313,7 +313,7 @@ class PersistentSource:
         output = self._side.take_output(at)
         try:
             if output and not link.stream.put(output):
-                raise ConnectionError("the Store takes nothing")
+                raise ConnectionError("the Store does not read")
             if link.stream.waiting_bytes:
                 link.stream.flush(link.peer)
         except OSError:
@@ -337,8 +337,8 @@ def replay(
 ) -> Iterator[RecoveredMessage]:
     """Yield what a Store has of a topic, oldest first, from the last acknowledgement of this session id.
 
-    The sources may have ended. A message counts as consumed when the next one is requested, and the last one when the
-    iteration ends.
+    The sources may have ended. Messages are acknowledged in batches, when the message after the batch is
+    requested or the iteration ends: a reader that is interrupted gets the messages of its last batch again.
 
     Args:
         topic: Name of the topic.

@@ -40,7 +40,7 @@ _IDLE_NS = 30_000_000_000
 
 
 class NoKeys:
-    """The keys of a Store's connections: none."""
+    """No keys: connections to Stores do not have any yet."""
 
     def has(self, key: Key) -> bool:
         """Return false."""

@@ -5,7 +5,7 @@
     offset 4096 + 64 MiB     slot 1 (the file is sparse)
 
 The texts are reports in JSON: Context.stats(), the identity of the context, and the errors of the process. The writer
-alternates between the slots, so a process that is killed while it writes leaves the text before. A reader takes the
+alternates between the slots, so a process that is killed while it writes leaves the previous text. A reader takes the
 intact text with the highest sequence number. The writer holds a lock on the file, which the kernel releases when the
 process ends: a file without the lock is that of an ended process.
 
@@ -56,7 +56,7 @@ _SLOT = struct.Struct("<QII")
 _TEXT_BYTES_MAX = 64 * 1024 * 1024
 _SLOTS_AT = (4096, 4096 + 4096 + _TEXT_BYTES_MAX)
 _READS = 3
-"""A reader that the writer laps reads again this often."""
+"""Maximum number of reads by a reader that the writer overtakes."""
 _INTERVAL_SECONDS = 0.5
 _COST_RATIO = 50
 """The interval is at least this multiple of the processor time that the last report took."""
@@ -75,7 +75,7 @@ def header_bytes() -> bytes:
 
 
 def slot_of(sequence: int, text: bytes) -> tuple[bytes, int]:
-    """Return what the slot of a text contains, and where in the file the slot is."""
+    """Return the bytes of a slot with this text, and the slot's offset in the file."""
     return _SLOT.pack(sequence, len(text), zlib.crc32(text)) + text, _SLOTS_AT[sequence % 2]
 
 
@@ -85,7 +85,7 @@ def lock(fd: int) -> None:
 
 
 def is_locked(fd: int) -> bool:
-    """Return true if the process runs that has written a file. Raises OSError."""
+    """Return true if the process that wrote a file is running. Raises OSError."""
     found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _LOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
     return bool(_LOCK.unpack(found)[0] != fcntl.F_UNLCK)
 

@@ -140,7 +140,7 @@ class StoreSide:
                 del self._sources[number]
 
     def take_output(self, connection: int, byte_count: int) -> bytes:
-        """Return and forget whole messages for a connection, at most so many bytes; requests are served as needed."""
+        """Return and forget whole messages for a connection, up to a number of bytes; serve requests as needed."""
         one = self._connections[connection]
         taken: list[bytes] = []
         while byte_count > 0:

@@ -25,7 +25,7 @@ class RepositorySettings:
     """Sizes and limits of a repository.
 
     Args:
-        durability: Promise of an acknowledgement promises.
+        durability: Promise of an acknowledgement.
         segment_bytes: Size of a segment file, created whole. The unit of reclaiming disk space.
         staging_bytes: Memory for messages that wait for a commit, a power of two.
         commit_bytes: Most bytes of one commit.
