@@ -571,7 +571,7 @@ def test_a_connection_that_never_attaches_is_closed(tmp_path: Path) -> None:
                 attach_raw(attached_peer)
                 assert silent.recv(1) == b""
                 order = {"do": "receive", "request": 1, "id": 1, "topic": "idle", "options": {}}
-                assert ask_raw(attached_peer, **order) == {"reply": 1}
+                assert ask_raw(attached_peer, **order) == {"reply": 1, "keyed": False}
         finally:
             one.stop()
             thread.join(SECONDS)
