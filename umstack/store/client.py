@@ -211,7 +211,7 @@ class PersistentSource:
             timeout: Maximum wait in seconds.
 
         Returns:
-            Numbers of the messages that are not stable.
+            Numbers of the messages in flight. Those that were given up before are in NotStable events.
         """
         if self._is_closed:
             return []
