@@ -232,6 +232,7 @@ class Context(AsyncClosing):
             _log.warning("umstack stat will not find this context: %s", displayed(str(error)))
         else:
             self._serving.callback(self._counter_file.close)
+            self._counter_file.begin()
 
     def _warn_occupied(self, interface: xdp.Interface) -> None:
         needs_sockets = self._engine.link.kind == "socket" and self._driver is None

@@ -529,5 +529,6 @@ def test_doctor_notes_datagrams_that_ip_fragments(make_lab: MakeLab) -> None:
         subscriber.receiver("large")
         options = {"link": "socket", "transport_lbtrm_datagram_max_size": 8192}
         with publisher_on(lab.hosts[0], **options) as pid:
+            wait_for(lambda: size_notes(lab.hosts[0], pid), "a note of the doctor", 20)
             (note,) = size_notes(lab.hosts[0], pid)
             assert "datagrams of up to 8192 bytes, which IP fragments" in note

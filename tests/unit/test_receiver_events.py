@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.loopback import OWN_ADDRESSES, connect, open_context
+from tests.unit.loopback import OWN_ADDRESSES, connect, open_context, write_counters
 from tests.waiting import SECONDS, wait_for
 from umstack import Context
 from umstack._engine.sessions import allowed_networks
@@ -103,6 +103,7 @@ def test_stat_names_the_receivers(tmp_path: object, monkeypatch: pytest.MonkeyPa
         sender = UnknownSender(source.transport)
         sender.nak(1)
         wait_for(lambda: source.stats()["nak_pckts_rcved"], "the NAK")
+        write_counters(context)
         import os
 
         shown = CliRunner().invoke(stat_command, [str(os.getpid())])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.loopback import SHARED, open_context
+from tests.unit.loopback import SHARED, open_context, write_counters
 from tests.waiting import wait_for
 from umstack.cli import command as umstack
 from umstack.cli.stat import _resolution
@@ -27,6 +27,7 @@ def test_stat_shows_resolvers_and_topics() -> None:
             lambda: context.stats()["resolution"]["unresolved"] == ["reported/nobody"],
             "the one with a source",
         )
+        write_counters(context)
         shown = CliRunner().invoke(umstack, ["stat", str(os.getpid())])
         printed = " ".join(shown.stdout.split())
         assert "topic resolution by multicast" in printed

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.loopback import SHARED, connect, open_context
+from tests.unit.loopback import SHARED, connect, open_context, write_counters
 from tests.waiting import collect, wait_for
 from umstack import Message
 from umstack.cli import stat
@@ -155,6 +155,7 @@ def test_stat_shows_latencies_and_their_clock(tmp_path: Path, monkeypatch: pytes
             assert "clock of this host" not in plain.output
             source.send(b"x", flush=True)
             collect(receiver, 1)
+            write_counters(context)
             shown = CliRunner().invoke(stat.command, [str(os.getpid())])
             as_json = CliRunner().invoke(stat.command, [str(os.getpid()), "--json"])
     assert shown.exit_code == as_json.exit_code == 0

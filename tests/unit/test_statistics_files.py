@@ -66,6 +66,15 @@ def test_a_context_reports_its_counters() -> None:
         assert set(context.stats()["sources"][0]) == set(report["sources"][0])
 
 
+def test_a_context_can_be_read_as_soon_as_it_is_created() -> None:
+    """`umstack stat PID` finds it at once in either mode, not only after the first half second."""
+    for mode in ("embedded", "sequential"):
+        with open_context(mode, statistics=True):
+            (report,) = read_statistics(os.getpid())
+            assert report["is_running"]
+            assert run(str(os.getpid())).exit_code == 0
+
+
 def test_every_context_can_be_read_unless_disabled(folder: Path) -> None:
     """Default: a file, except in sequential mode. statistics=False disables it."""
     with open_context(statistics=False), open_context("sequential"):

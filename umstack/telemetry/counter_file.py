@@ -10,8 +10,8 @@ intact text with the highest sequence number. The writer holds a lock on the fil
 process ends: a file without the lock is that of an ended process.
 
 The file is written and not mapped: a store into a mapped file would end the process where the file system is full, or
-where someone truncates the file. The context's thread for upkeep writes it every half second, or less often if reading
-the counters would take more than 1/50 of a processor.
+where someone truncates the file. A context writes it when it is created, and its thread for upkeep every half second,
+or less often if reading the counters would take more than 1/50 of a processor.
 """
 
 from __future__ import annotations
@@ -152,6 +152,13 @@ class CounterFile(Closing):
             failure = error_from_os(error, f"statistics file in {folder}")
             hint = "set UMSTACK_STAT_DIR to a directory that you can write to"
             raise type(failure)(failure.message, hint=hint, errno=error.errno or 0) from error
+
+    def begin(self) -> None:
+        """Write the file for the first time. The next update() writes it again, without an interval in between:
+        what an application creates first is then shown after half a second at most.
+        """
+        self.update()
+        self._next = 0.0
 
     def update(self) -> None:
         """Write the file if its interval has passed. A failure is logged."""
