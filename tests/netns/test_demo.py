@@ -40,6 +40,14 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path / "tree"
 
 
+def add_bulk(tree: Path) -> Path:
+    """Add a large sparse file: its transfer takes seconds, and statistics show it within half a second."""
+    bulk = tree / "bulk"
+    bulk.touch()
+    os.truncate(bulk, 512 << 20)
+    return bulk
+
+
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return the folder of a run's files and sockets. The run must leave nothing there."""
@@ -289,7 +297,7 @@ def test_a_subscriber_that_dies_fails_the_run_and_not_the_others(tree: Path, wor
     """If a subscriber dies, the status is 1, the subscriber is named, and the others complete because flow
     control stops waiting for it.
     """
-    (tree / "bulk").write_bytes(os.urandom(100 << 20))
+    add_bulk(tree)
     demo = Run("--tree", str(tree))
     demo.until_it_sends()
     os.kill(demo.children[0], signal.SIGKILL)
@@ -303,7 +311,7 @@ def test_a_subscriber_that_dies_fails_the_run_and_not_the_others(tree: Path, wor
 
 def test_a_publisher_that_dies_fails_the_run_at_once(tree: Path, work: Path) -> None:
     """The subscribers do not wait for messages that cannot arrive."""
-    (tree / "bulk").write_bytes(os.urandom(100 << 20))
+    add_bulk(tree)
     demo = Run("--tree", str(tree), "--subscribers", "1")
     demo.until_it_sends()
     os.kill(demo.children[-1], signal.SIGKILL)
@@ -317,7 +325,7 @@ def test_a_publisher_that_dies_fails_the_run_at_once(tree: Path, work: Path) -> 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_nothing(tree: Path, work: Path, number: signal.Signals) -> None:
     """Ctrl-C during the transfer leaves no namespace, process or file, and the status is 130."""
-    (tree / "bulk").write_bytes(os.urandom(100 << 20))
+    add_bulk(tree)
     demo = Run("--tree", str(tree), "--subscribers", "1")
     demo.until_it_sends()
     demo.process.send_signal(number)
@@ -333,8 +341,7 @@ def test_the_processes_of_a_killed_run_end(
     (tmp_path / "work").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "work"))
     monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
-    bulk = tree / "bulk"
-    bulk.write_bytes(os.urandom(100 << 20))
+    bulk = add_bulk(tree)
     demo = Run("--tree", str(tree), "--subscribers", "1")
     demo.until_it_sends()
     demo.process.kill()
