@@ -74,7 +74,7 @@ static const um_link_ops recovering_ops = {.send = send_nothing};
 static inline um_receiver_session_config session_config(void)
 {
     return (um_receiver_session_config){
-        .id = {{source_address.ip, NAK_PORT}, group, SESSION, UM_TRANSPORT_LBTRM},
+        .id = {{source_address.ip, NAK_PORT}, group, SESSION, UM_TRANSPORT_LBTRM, 0},
         .nak_initial_backoff_ns = 10 * NS_PER_MS,
         .nak_backoff_ns = 20 * NS_PER_MS,
         .nak_generation_ns = GENERATION_MS * (int64_t)NS_PER_MS,

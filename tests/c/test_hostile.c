@@ -53,7 +53,7 @@ static receiving *receiving_open(uint32_t topics, uint32_t burst_loss_max, um_or
 {
     receiving *f = zeroed(sizeof *f);
     um_receiver_session_config config = {
-        .id = {{source_address.ip, NAK_PORT}, group, SESSION, UM_TRANSPORT_LBTRM},
+        .id = {{source_address.ip, NAK_PORT}, group, SESSION, UM_TRANSPORT_LBTRM, 0},
         .nak_initial_backoff_ns = 50 * (int64_t)NS_PER_MS,
         .nak_backoff_ns = 200 * (int64_t)NS_PER_MS,
         .nak_suppress_ns = NS_PER_S,

@@ -576,7 +576,7 @@ TEST("UM-111 UM-117 UM-126", "a gap is NAKed at once with no initial back-off, u
 
 TEST("", "sessions of different transports never match")
 {
-    um_session_id of_lbtru = {UM_ADDRESS_V4(1, 2), {{0}, 0}, SID, UM_TRANSPORT_LBTRU}, other = of_lbtru;
+    um_session_id of_lbtru = {UM_ADDRESS_V4(1, 2), {{0}, 0}, SID, UM_TRANSPORT_LBTRU, 0}, other = of_lbtru;
     CHECK(um_session_id_equal(&of_lbtru, &other));
     other.transport = UM_TRANSPORT_TCP;
     CHECK(!um_session_id_equal(&of_lbtru, &other));

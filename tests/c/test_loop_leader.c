@@ -43,7 +43,7 @@ typedef struct leading {
 static um_receiver_session_config session_config(const leading *f, um_address group)
 {
     return (um_receiver_session_config){
-        .id = {um_address_of_v4(INADDR_LOOPBACK, f->nak_port), group, SESSION, UM_TRANSPORT_LBTRM},
+        .id = {um_address_of_v4(INADDR_LOOPBACK, f->nak_port), group, SESSION, UM_TRANSPORT_LBTRM, 0},
         .nak_initial_backoff_ns = NS_PER_MS,
         .nak_backoff_ns = 50 * NS_PER_MS,
         .nak_generation_ns = 300 * NS_PER_MS, /* how long a gap delays topics that start behind it */

@@ -212,7 +212,7 @@ static receiving *receiving_open(um_ordered_delivery mode)
 {
     static const um_link_ops ops = {.send = send_nothing};
     receiving *r = zeroed(sizeof *r);
-    um_receiver_session_config config = {.id = {{source_address.ip, NAK_PORT}, group, SESSION, UM_TRANSPORT_LBTRM},
+    um_receiver_session_config config = {.id = {{source_address.ip, NAK_PORT}, group, SESSION, UM_TRANSPORT_LBTRM, 0},
                                          .nak_generation_ns = 10 * (int64_t)NS_PER_S,
                                          .activity_timeout_ns = 60 * (int64_t)NS_PER_S,
                                          .datagram_max_bytes = 1472,

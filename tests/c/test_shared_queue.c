@@ -44,7 +44,7 @@ static sharing *sharing_open(uint32_t queues)
 {
     sharing *f = zeroed(sizeof *f);
     um_receiver_session_config config = {
-        .id = {{source_address.ip, NAK_PORT}, group, SESSION, UM_TRANSPORT_LBTRM},
+        .id = {{source_address.ip, NAK_PORT}, group, SESSION, UM_TRANSPORT_LBTRM, 0},
         .nak_generation_ns = 10 * (int64_t)NS_PER_S,
         .activity_timeout_ns = 60 * (int64_t)NS_PER_S,
         .datagram_max_bytes = 1472,

@@ -76,7 +76,7 @@ static slow_fixture *open_session(uint32_t topics, int64_t hold_ns)
     f->topics = topics;
     f->now_ns = NS_PER_S;
     um_receiver_session_config config = {
-        .id = {{source_address.ip, NAK_PORT}, group, SESSION, UM_TRANSPORT_LBTRM},
+        .id = {{source_address.ip, NAK_PORT}, group, SESSION, UM_TRANSPORT_LBTRM, 0},
         .nak_generation_ns = 10 * (int64_t)NS_PER_S,
         .activity_timeout_ns = 60 * (int64_t)NS_PER_S,
         .datagram_max_bytes = 1472,

@@ -172,7 +172,7 @@ static void open_world(fuzz_input *input)
     uint8_t choice = take_u8(input);
     um_receiver_session_config config = {
         .id = {um_address_of_v4(SOURCE_IP, NAK_PORT), um_address_of_v4(GROUP_IP, GROUP_PORT), SESSION,
-               UM_TRANSPORT_LBTRM},
+               UM_TRANSPORT_LBTRM, 0},
         .nak_initial_backoff_ns = choice & 1 ? BACKOFF_NS / 4 : 0,
         .nak_backoff_ns = BACKOFF_NS,
         .nak_suppress_ns = 4 * NS_PER_MS,

@@ -91,7 +91,7 @@ static um_receiver_session_config session_config(uint32_t number, fuzz_input *in
     uint8_t choice = take_u8(input);
     return (um_receiver_session_config){
         .id = {um_address_of_v4(SOURCE_IP, (uint16_t)(20000 + number)), um_address_of_v4(GROUP_IP, GROUP_PORT),
-               0x5eed0000 + number, UM_TRANSPORT_LBTRM},
+               0x5eed0000 + number, UM_TRANSPORT_LBTRM, 0},
         .nak_initial_backoff_ns = choice & 1 ? 50000 : 0,
         .nak_backoff_ns = choice & 2 ? 200000 : 0,
         .nak_suppress_ns = 1000000,
