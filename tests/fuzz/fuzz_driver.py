@@ -94,7 +94,10 @@ class _World:
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind("")  # an abstract name that the kernel chooses
         self.listener.listen()
-        context = SimpleNamespace(interface=SimpleNamespace(name="eth1"), link="socket")
+        keyring = SimpleNamespace(number_of=lambda topic: int(topic == "a"))
+        context = SimpleNamespace(
+            interface=SimpleNamespace(name="eth1"), link="socket", engine=SimpleNamespace(keyring=keyring)
+        )
         limits = driver.DriverLimits(_LIMIT, _LIMIT)
         self.driver = driver.Driver(
             cast("Any", context), self.listener, Policy(), limits, lambda _event: None
