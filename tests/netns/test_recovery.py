@@ -180,8 +180,10 @@ def test_what_a_slow_reader_loses_without_flow_control_is_reported(
     assert report["lost_sqns"] > 0
     assert report["missing"] <= report["lost_sqns"]
     assert (report["out_of_order"], report["corrupt"]) == (0, 0)
+    # The queue gave messages up, or the transport did if the machine was too slow to take datagrams from the socket.
     transport = report.received_transport
-    assert transport["unrecovered_tmo"] + transport["unrecovered_txw"] > 0
+    unrecovered = transport["unrecovered_tmo"] + transport["unrecovered_txw"]
+    assert report["events"].get("CutLoose", 0) + unrecovered > 0
 
 
 def test_ten_million_messages_do_not_grow_the_processes(make_lab: MakeLab, ends_in: EndsIn) -> None:

@@ -368,6 +368,8 @@ class DriverClient:
                 f"the driver at {self.path} did not answer within {_ANSWER_SECONDS:g} s"
             ) from None
         except OSError as error:
+            with self._changed:  # the thread that reads answers finds the end of the connection, too
+                self._changed.wait_for(lambda: self.lost or self._is_closing, _ANSWER_SECONDS)
             raise self.lost_error() from error
         finally:
             with self._changed:
@@ -441,6 +443,7 @@ class DriverClient:
             if not self._is_closing:
                 self.lost = f"the driver at {self.path} has ended"
                 self._is_searching = True
+                self._changed.notify_all()
                 # Once the loss can be seen, no source accepts a message.
                 for request in requests:
                     if request.do == "publish":

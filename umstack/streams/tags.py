@@ -148,7 +148,8 @@ def decode_greeting(data: bytes) -> Greeting:
 
 def key_check(key: Key) -> int:
     """Return a value that distinguishes keys with the same identifier if no topic selects one."""
-    return int(lib.um_stream_key_check(core_key_set((key,)).keys))
+    chosen = core_key_set((key,))  # owns the memory that its member points to
+    return int(lib.um_stream_key_check(chosen.keys))
 
 
 class StreamTags:
