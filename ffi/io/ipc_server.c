@@ -126,13 +126,11 @@ static void accept_one(um_ipc_server *server, int fd, um_ipc_peer peer, int64_t 
         close(fd);
         return;
     }
-    /* Connections that are taken in one pass differ, so that the oldest one is known. */
-    server->accepted_ns = now_ns > server->accepted_ns ? now_ns : server->accepted_ns + 1;
     *client = (um_ipc_client){.state = UM_IPC_CLIENT_GREETING,
                               .fd = fd,
                               .address = um_address_of_v4(peer.process_id, server->accepted_count++),
                               .user_id = peer.user_id,
-                              .since_ns = server->accepted_ns,
+                              .since_ns = um_stream_listener_stamp(&server->listener, now_ns),
                               .page = {.fd = -1}};
     server->greeting_count++;
     if (um_stream_listener_watch(&server->listener, fd, number_of(server, client)) != 0)

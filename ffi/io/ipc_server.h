@@ -51,7 +51,6 @@ typedef struct um_ipc_server {
     int64_t beat_due_ns;
     int64_t beat_position;   /* end of the log at the last session message, or when data made one unnecessary (UM-70) */
     uint16_t accepted_count; /* numbers connections in events, modulo 2^16 */
-    int64_t accepted_ns;     /* when the last connection was taken, a different time for each */
     bool is_due;             /* an event was reported while the sender was busy: check every client */
 } um_ipc_server;
 

@@ -19,9 +19,10 @@ enum {
 
 typedef struct um_stream_listener {
     um_reactor *reactor;
-    uint32_t session; /* index of the session */
-    int fd;           /* -1: closed */
-    int64_t again_ns; /* paused: earliest next accept; 0: not paused */
+    uint32_t session;    /* index of the session */
+    int fd;              /* -1: closed */
+    int64_t again_ns;    /* paused: earliest next accept; 0: not paused */
+    int64_t accepted_ns; /* when the last connection was taken */
 } um_stream_listener;
 
 /* Takes a listening socket, or the error of opening it, and has it reported. 0 or -errno, with the socket closed. */
@@ -38,6 +39,13 @@ static inline bool um_stream_listener_accepts(const um_stream_listener *listener
 bool um_stream_listener_pause(um_stream_listener *listener, int error, int64_t now_ns);
 /* Ends a pause that is over. Returns when to call again. */
 int64_t um_stream_listener_resume(um_stream_listener *listener, int64_t now_ns);
+
+/* Returns the time of a connection that is taken now: those of one pass differ, so that the oldest one is known. */
+static inline int64_t um_stream_listener_stamp(um_stream_listener *listener, int64_t now_ns)
+{
+    listener->accepted_ns = now_ns > listener->accepted_ns ? now_ns : listener->accepted_ns + 1;
+    return listener->accepted_ns;
+}
 
 /* Has an accepted connection reported. 0 or -errno. */
 int um_stream_listener_watch(um_stream_listener *listener, int fd, uint32_t number);

@@ -232,10 +232,10 @@ static void accept_one(um_tcp_server *server, int fd, um_address from, int64_t n
     um_tcp_socket_config config = {.no_delay = server->config.no_delay,
                                    .activity_timeout_ns = server->config.activity_timeout_ns};
     um_tcp_set(fd, &config);
-    /* Connections that are taken in one pass differ, so that the oldest one is known. */
-    server->accepted_ns = now_ns > server->accepted_ns ? now_ns : server->accepted_ns + 1;
-    *client =
-        (um_tcp_client){.state = UM_TCP_CLIENT_GREETING, .fd = fd, .address = from, .since_ns = server->accepted_ns};
+    *client = (um_tcp_client){.state = UM_TCP_CLIENT_GREETING,
+                              .fd = fd,
+                              .address = from,
+                              .since_ns = um_stream_listener_stamp(&server->listener, now_ns)};
     um_message_stream_init(&client->control, client->control_memory, UM_TCP_CONTROL_MAX, UM_TCP_CONTROL_MAX);
     server->greeting_count++;
     if (!server->config.wants_session_id && server->keys == NULL)

@@ -61,7 +61,6 @@ typedef struct um_tcp_server {
     um_address local;
     um_tcp_fan_out fan_out;
     uint32_t greeting_count;
-    int64_t accepted_ns; /* when the last connection was taken, a different time for each */
     um_stall_penalties penalties;
     bool is_due; /* an event was reported while the sender was busy: check every client */
 } um_tcp_server;

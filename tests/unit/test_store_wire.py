@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import struct
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -149,15 +151,14 @@ def test_messages_of_other_protocols_are_not_decoded() -> None:
 
 
 def test_texts_that_are_too_long_are_not_encoded() -> None:
-    def registration(**fields: object) -> Registration:
-        return Registration(is_source=True, transport_index=1, topic_index=2, **fields)  # type: ignore[arg-type]
-
-    for too_long in (
+    registration = partial(Registration, is_source=True, transport_index=1, topic_index=2)
+    refused: tuple[dict[str, Any], ...] = (
         {"topic": "a" * 247},
         {"topic": "a\0b"},
         {"configuration": (ConfigurationValue("a" * 245, ""),)},
         {"context_instance": b"seven.."},
-    ):
+    )
+    for too_long in refused:
         with pytest.raises(ValueError, match=r"bytes"):
             registration(**too_long).encode()
     many = tuple(ConfigurationValue(f"option_{i}", "v" * 200) for i in range(3))

@@ -32,7 +32,6 @@ _STREAM_BYTES = 4 << 20
 EVENTS_MAX = 65_536
 """Events that wait for `take_events`; then the oldest are dropped."""
 _TICK_SECONDS = 0.1
-_CONNECT_SECONDS = 2.0
 _RETRY_NS = 500_000_000
 
 

@@ -107,6 +107,8 @@ class StoreServer:
         self._receivers: dict[str, Receiver] = {}
         self._log = RepeatedRecords(logging.getLogger(__name__))
         self._stopping = threading.Event()
+        self._is_full = False
+        """True: the disk had no space for a commit since the last reclaim."""
         self.refused_fragments = 0
         """Fragments of messages longer than a datagram, which a Store does not keep yet."""
         with contextlib.ExitStack() as opened:
@@ -165,7 +167,9 @@ class StoreServer:
             if now_ns - written_ns >= _WRITE_ACKS_NS:
                 written_ns = now_ns
                 self.side.write_consumption()
-                self._repository.reclaim()
+                if self._repository.needs_reclaim or self._is_full:
+                    self._is_full = False
+                    self._repository.reclaim()
                 self._end_idle(now_ns)
             for client in list(self._clients):
                 self._write(client)
@@ -215,6 +219,7 @@ class StoreServer:
             while (commit := self._repository.commit()) is not None:
                 self.side.committed(commit)
         except DiskFull as error:
+            self._is_full = True
             self._log.write(
                 "full", logging.ERROR, "%s: messages are not acknowledged until there is space", error
             )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from umstack.store.wire import MESSAGE, MESSAGE_HEADER_BYTES, MalformedMessage
+from umstack.store.wire import MESSAGE, MalformedMessage
 
 _DATA = struct.Struct("!BBHII")
 _NO_OPTION = 255
 _SPACE = 1 << 32
-PAYLOAD_MAXIMUM_BYTES = 0xFFFF - MESSAGE_HEADER_BYTES
 
 
 class StoredData(NamedTuple):

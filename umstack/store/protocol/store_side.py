@@ -87,6 +87,8 @@ class _Connection:
     """Numbers of the sources that registered over it."""
     receivers: dict[int, int] = field(default_factory=dict)
     """Source number of each receiver that registered over it, by the receiver's registration id."""
+    readable: dict[int, int] = field(default_factory=dict)
+    """The numbers of these sources, by their registration id."""
     requests: deque[tuple[int, int, int]] = field(default_factory=deque)
     """Source number, sqn, request index."""
 
@@ -184,10 +186,8 @@ class StoreSide:
         first, transport = values.get(FIRST_SQN_NAME, "0"), values.get(TRANSPORT_NAME, "")
         if not (first.isascii() and first.isdigit() and len(first) <= _SQN_DIGITS):
             raise MalformedMessage(f"{FIRST_SQN_NAME} is not a number")
-        is_known = any(
-            (state.topic, state.session_id) == (wanted.topic, wanted.session_id)
-            for state in self.repository.state.sources()
-        )
+        known = self.repository.state.sources(wanted.topic)
+        is_known = any(state.session_id == wanted.session_id for state in known)
         if not is_known and not transport:
             # It is registered when it begins to send: a Store that knows a source takes part in its consensus.
             one.output.append(self._first_answer(wanted).encode())
@@ -346,7 +346,7 @@ class StoreSide:
     # Receivers
 
     def _register_receiver(self, one: _Connection, wanted: Registration) -> None:
-        sources = [state for state in self.repository.state.sources() if state.topic == wanted.topic]
+        sources = self.repository.state.sources(wanted.topic)
         if not sources:
             self._refuse(one, wanted, RegistrationError.SOURCE_NOT_FOUND)
             return
@@ -368,6 +368,7 @@ class StoreSide:
             self._refuse(one, wanted, RegistrationError.USED_BY_RECEIVER)
             return
         one.receivers[receiver.registration_id] = found.number
+        one.readable[found.registration_id] = found.number
         ranges = self.repository.ranges(found.number)
         acknowledged = self._consumed.get((found.number, receiver.registration_id), receiver.acknowledged_sqn)
         high = ranges[-1][1] if ranges else -1
@@ -419,15 +420,7 @@ class StoreSide:
     def _on_requests(self, one: _Connection, asked: RetransmissionRequests) -> None:
         if len(one.requests) + len(asked.requests) > self.limits.requests:
             raise MalformedMessage(f"more than {self.limits.requests} requests wait")
-        registered = set(one.receivers.values())
-        source = next(
-            (
-                state.number
-                for state in self.repository.state.sources()
-                if state.registration_id == asked.source_reg_id and state.number in registered
-            ),
-            None,
-        )
+        source = one.readable.get(asked.source_reg_id)
         if source is None:
             raise MalformedMessage("a request for a source for which no receiver is registered")
         newest = self._newest_of(source) or 0

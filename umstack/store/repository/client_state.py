@@ -234,11 +234,13 @@ class ClientState:
         database.execute("UPDATE store SET next_registration_id = ?", ((chosen + 1) % _REGISTRATION_IDS,))
         return chosen
 
-    def sources(self) -> list[SourceState]:
-        """Return all registered sources, by number."""
+    def sources(self, topic: str | None = None) -> list[SourceState]:
+        """Return all registered sources, or those of a topic, by number."""
         with self._lock:
             rows = self._database.execute(
-                f"SELECT {_SOURCE} FROM sources WHERE forgotten_position IS NULL ORDER BY number"
+                f"SELECT {_SOURCE} FROM sources "
+                "WHERE forgotten_position IS NULL AND (?1 IS NULL OR topic = ?1) ORDER BY number",
+                (topic,),
             ).fetchall()
         return [_source(row) for row in rows]
 
