@@ -66,6 +66,28 @@ def test_a_source_over_rings_reports_that_its_own_context_is_not_reached(shared_
         source.wait_connected(timeout=0.5)
 
 
+def test_a_source_in_a_group_that_is_already_shared_reaches_its_host(shared_lab: Lab) -> None:
+    """A context on rings that only received a shared group sends by sockets as soon as it has a source there."""
+    here, there, _ = shared_lab.hosts
+    with (
+        members(here, **RINGS) as (owner,),
+        members(there, link="socket") as (far,),
+        owner.receiver("shared"),
+        far.source("shared") as remote,
+    ):
+        remote.wait_connected(1, 10)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", OccupiedInterfaceWarning)
+            beside = Member(here, link="socket")
+        with beside.context, beside.receiver("shared") as second:
+            remote.wait_connected(2, 10)
+            wait_for(lambda: owner.context.stats()["rings"]["shared_groups"], "the group to be shared")
+            with owner.source("shared") as local:
+                local.wait_connected(1, 10)
+                local.send(b"from this host", flush=True)
+                assert collect(second, 1, 10)[0].data == b"from this host"
+
+
 def test_a_context_on_sockets_beside_rings_receives_everything(shared_lab: Lab) -> None:
     """Groups that both receive pass through the kernel: from the wire, and from the context on rings. Once the context
     on sockets has gone, the rings take them again.

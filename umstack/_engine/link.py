@@ -145,20 +145,18 @@ class DataLink:
         sockets, because frames of a ring do not reach receivers of their host.
         """
         wanted = set(groups)
-        shared = {
-            address for address in of_others if address in sent_to or any(address == one for one, _ in wanted)
-        }
+        shared = set(of_others) & ({address for address, _ in wanted} | set(sent_to))
         with self._changing:
             self._groups = {group for group in wanted if group[0] not in shared}
             self._steer()
+            for one in self._opened:
+                one.ring_set.send_by_socket(not shared.isdisjoint(sent_to))
             if shared != self.shared_groups:
-                self._share(shared, not shared.isdisjoint(sent_to))
+                self._share(shared)
 
-    def _share(self, shared: set[str], is_by_socket: bool) -> None:
-        """Log a change of the groups that this context has in common with others, and send so that they receive."""
+    def _share(self, shared: set[str]) -> None:
+        """Log a change of the groups that this context has in common with others."""
         former, self.shared_groups = self.shared_groups, shared
-        for one in self._opened:
-            one.ring_set.send_by_socket(is_by_socket)
         name = self._opened[0].ring_set.place.interface.name if self._opened else ""
         if added := sorted(shared - former):
             _log.warning(
