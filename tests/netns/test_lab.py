@@ -508,6 +508,21 @@ def test_namespaces_without_a_record_are_found() -> None:
         namespaces.remove(f"{name}.host1")
 
 
+def test_a_lab_whose_owner_was_killed_while_it_created_a_namespace_is_removed() -> None:
+    """Lab: the file of a namespace that was not mounted yet is no namespace, and `down` removes it."""
+    name = f"umlab-unmounted-{os.getpid()}"
+    file = namespaces.path(f"{name}.switch")
+    namespaces.create(f"{name}.host0")
+    try:
+        file.touch(mode=0)
+        (found,) = (lab for lab in Lab.all() if lab.name == name)
+        found.down()
+        assert not [there for there in namespaces.names() if there.startswith(name)]
+    finally:
+        file.unlink(missing_ok=True)
+        namespaces.remove(f"{name}.host0")
+
+
 def test_a_lab_that_fails_to_come_up_leaves_nothing(
     make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,5 +53,5 @@ def remove_all(namespace: str) -> None:
                     if error.code != errno.ENODEV:
                         raise
 
-    if namespaces.path(namespace).exists():
+    if namespaces.exists(namespace):
         namespaces.call(namespace, delete_links)

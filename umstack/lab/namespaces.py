@@ -48,6 +48,17 @@ def path(name: str) -> Path:
     return Path(netns.NETNS_RUN_DIR) / name
 
 
+def exists(name: str) -> bool:
+    """Return True if the name leads to a namespace.
+
+    A process that was killed while it created one leaves an empty file, over which no namespace is mounted.
+    """
+    try:
+        return path(name).stat().st_dev != path(name).parent.stat().st_dev
+    except FileNotFoundError:
+        return False
+
+
 def call(name: str, function: Callable[[], T]) -> T:
     """Run the function inside the namespace; return its result or raise its exception.
 
