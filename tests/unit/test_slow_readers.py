@@ -115,18 +115,15 @@ def test_a_full_queue_holds_its_source_for_a_bounded_time(context: Context) -> N
             at_cut = next(numbers)
             wait_for(lambda: next(numbers) > at_cut + 2000, "the source to continue")
         found = rows(slow, holding)
-    (cut,) = (row for row in found if isinstance(row, CutLoose))
-    (loss,) = (row for row in found if isinstance(row, BurstLoss))
-    assert (cut.first_sequence_number, cut.sequence_number) == (
-        loss.first_sequence_number,
-        loss.sequence_number,
-    )
-    lost = loss.sequence_number - loss.first_sequence_number + 1
+    cuts = [(row.first_sequence_number, row.sequence_number) for row in found if isinstance(row, CutLoose)]
+    losses = [(row.first_sequence_number, row.sequence_number) for row in found if isinstance(row, BurstLoss)]
+    # A second cut follows if this thread does not run for the hold interval while it reads.
+    assert cuts == losses
+    assert len(cuts) == slow.stats()["cut_loose"] >= 1
+    lost = {n for first, last in losses for n in range(first, last + 1)}
     came = [row.sequence_number for row in found if isinstance(row, Message)]
-    assert came == [
-        n for n in range(came[0], came[-1] + 1) if not cut.first_sequence_number <= n <= cut.sequence_number
-    ]
-    assert slow.stats()["cut_loose_messages"] == lost
+    assert came == [n for n in range(came[0], came[-1] + 1) if n not in lost]
+    assert slow.stats()["cut_loose_messages"] == len(lost)
 
 
 @pytest.mark.parametrize("flow_control", ["min", "none"])
