@@ -546,6 +546,22 @@ def test_suggestions_follow_the_vendors_rules() -> None:
     assert (limit["losses_helped"], limit["receivers"]) == (10, [ONE])
 
 
+@pytest.mark.parametrize("back_ms", [30, 500])
+@pytest.mark.parametrize("stepped_at_ms", [4020, 7600])
+def test_a_clock_that_is_set_back_changes_no_suggestion_about_rates(back_ms: int, stepped_at_ms: int) -> None:
+    """Rates add up where the times before and after the step overlap; a burst of losses there has no known rate."""
+    names = ("transport_lbtrm_transmission_window_size", "transport_lbtrm_data_rate_limit")
+    story = losing_story()
+    right = [asked_for(story)[name]["value"] for name in names]
+    for packet in story.packets:
+        if packet["time_ns"] >= START + stepped_at_ms * MS:
+            packet["time_ns"] -= back_ms * MS
+    chosen = asked_for(story)
+    window, limit = (chosen[name]["value"] if name in chosen else None for name in names)
+    has_burst = stepped_at_ms - back_ms <= 3999 <= stepped_at_ms
+    assert (window, limit) == (right[0], None if has_burst else right[1])
+
+
 def test_the_window_is_for_the_longest_round_trip() -> None:
     """No suggestion for the usual round trip; a loss with a re-NAK gives no round trip unless there is no other."""
     story = Story()

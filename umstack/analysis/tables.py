@@ -72,8 +72,9 @@ def tables_of_part(facts: Facts, mtu: int = 1500) -> Tables:
         rare, clocks.shifted(facts.counts, compared, ("first_ns", "last_ns")), made["latency"]
     )
     unicast = losses.unicast_sessions(facts)
+    steady = traffic.of_a_steady_clock(rates, numbered.everything)
     made["suggestions"] = suggestions(
-        lost, made["incidents"], made["recovery_latency"], rates, unicast, losses.refused_waits(rare)
+        lost, made["incidents"], made["recovery_latency"], steady, unicast, losses.refused_waits(rare)
     )
     return {name: _in_order(numbering.without_lives(table)) for name, table in made.items()}
 

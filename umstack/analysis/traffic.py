@@ -28,6 +28,8 @@ from umstack.facts.kinds import (
 
 NS_PER_SECOND = 1_000_000_000
 IP_AND_UDP_BYTES = 28
+_STEP_DATAGRAMS = 8
+"""Number of datagrams on each side of a step of the clock that show it."""
 _POINT = ("point", *SESSION)
 _COUNTS = {
     DATA: "datagrams",
@@ -125,6 +127,36 @@ def at_one_point(rated: pl.DataFrame) -> pl.DataFrame:
     totals = timed.group_by(*key, "point").agg(total=pl.col("bytes").sum()).sort("total", "point")
     best = totals.group_by(key, maintain_order=True).agg(pl.col("point").last())
     return timed.join(best, [*key, "point"], "semi").drop("second")
+
+
+def of_a_steady_clock(rated: pl.DataFrame, everything: list[Seen]) -> pl.DataFrame:
+    """Return the rates without the times that a point's clock showed twice because it was set back: rates from before
+    and after the step add up there.
+
+    `everything` has the times of each point's own clock. A step counts if the `_STEP_DATAGRAMS` numbers before it are
+    all later than those after it, which no reordering of fewer datagrams causes.
+    """
+    near = np.arange(_STEP_DATAGRAMS)
+    parts = [rated.select(*_POINT).clear().with_columns(from_ns=pl.lit(0), to_ns=pl.lit(0))]
+    for one in everything:
+        _, times = one.first_times()
+        first_after = np.flatnonzero(np.diff(times) < 0) + 1
+        is_inside = (first_after >= _STEP_DATAGRAMS) & (first_after <= len(times) - _STEP_DATAGRAMS)
+        first_after = first_after[is_inside, np.newaxis]
+        before, after = times[first_after - 1 - near], times[first_after + near]
+        at = np.flatnonzero(before.min(axis=1) > after.max(axis=1))
+        spans = {"from_ns": after[at].min(axis=1) - BUCKET_NS, "to_ns": before[at].max(axis=1)}
+        key = zip(_POINT, (one.point, *one.session), strict=True)
+        known = [pl.lit(value, rated.schema[name]).alias(name) for name, value in key]
+        parts.append(pl.DataFrame(spans).select(*known, "from_ns", "to_ns"))
+    steps = pl.concat(parts, how="vertical_relaxed").sort("from_ns")
+    # The newest span that begins before a time, with the latest end of all before it, shows if any span covers it.
+    steps = steps.with_columns(pl.col("to_ns").cum_max().over(_POINT))
+    timed = rated.sort("start_ns")
+    covering = timed.join_asof(
+        steps, left_on="start_ns", right_on="from_ns", by=_POINT, check_sortedness=False
+    )
+    return timed.filter((covering["to_ns"] < covering["start_ns"]).fill_null(True))
 
 
 def rate_summary(rated: pl.DataFrame) -> pl.DataFrame:
