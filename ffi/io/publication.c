@@ -1,5 +1,6 @@
 #include <time.h>
 
+#include "core/source/flow_reports.h"
 #include "io/publication_private.h"
 #include "os/clock.h"
 #include "os/lock.h"
@@ -441,9 +442,8 @@ static bool is_drained(um_publication_session *session)
 {
     um_source_session *core = &session->core;
     um_lock_acquire(&core->sender_lock);
-    int64_t sent = atomic_load(&core->sender_position);
-    bool drained = sent >= um_log_tail(&core->log) && core->retransmit_count == 0 &&
-                   (core->config.flow_policy == UM_FLOW_NONE || um_flow_reached(&core->flow) >= sent) &&
+    bool drained = atomic_load(&core->sender_position) >= um_log_tail(&core->log) && core->retransmit_count == 0 &&
+                   um_flow_reports_are_complete(core) &&
                    (session->tcp == NULL || um_tcp_fan_out_is_drained(&session->tcp->fan_out)) &&
                    (session->ipc == NULL || um_ipc_fan_out_is_drained(&session->ipc->fan_out));
     um_lock_release(&core->sender_lock);

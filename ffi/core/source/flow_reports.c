@@ -96,6 +96,12 @@ static int64_t reportable_position(const um_source_session *session)
     return position == session->control_end ? session->control_start : position;
 }
 
+bool um_flow_reports_are_complete(const um_source_session *session)
+{
+    return session->config.flow_policy == UM_FLOW_NONE ||
+           um_flow_reached(&session->flow) >= reportable_position(session);
+}
+
 int64_t um_flow_reports_tick(um_source_session *session, int64_t now_ns)
 {
     if (session->config.flow_policy == UM_FLOW_NONE)

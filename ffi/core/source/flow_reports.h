@@ -14,6 +14,9 @@
 /* Handles a decoded datagram from the NAK port that may be a status message. */
 void um_flow_reports_on_status(um_source_session *session, um_address from, const um_packet *packet, int64_t now_ns);
 
+/* Returns true if every counted receiver has reported all messages sent, or the policy needs no reports. */
+bool um_flow_reports_are_complete(const um_source_session *session);
+
 /* Removes receivers that have timed out. Returns when the next one would time out. */
 int64_t um_flow_reports_tick(um_source_session *session, int64_t now_ns);
 

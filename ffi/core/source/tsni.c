@@ -45,9 +45,12 @@ static bool publish(um_source_session *session, const uint8_t *message, uint32_t
     memcpy(claim.frames + UM_FRAME_HEADER_BYTES, message, length);
     um_frame_publish(&session->log, claim.frames, length);
     um_source_flush_all(session);
+    bool is_in_new_term = claim.position % session->log.term_length == 0; /* padding lies between */
+    if (claim.position != start && !is_in_new_term)
+        start = claim.position; /* a message was published meanwhile */
     if (start != session->control_end)
         session->control_start = start;
-    session->control_end = um_log_tail(&session->log);
+    session->control_end = claim.position + claim.length;
     return true;
 }
 
