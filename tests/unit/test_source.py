@@ -639,10 +639,13 @@ def test_a_send_that_waits_for_long_is_logged(
 
 def test_wait_drained_does_not_wait_for_reports_of_idle_topics() -> None:
     """TSNIs behind the last message do not change its answer, though receivers report them seldom (UM-62, UM-83)."""
-    options = {"transport_lbtrm_multicast_address": "239.255.61.77", "flow_control": "min"}
-    often = {"transport_topic_sequence_number_info_interval": 20}
+    options = {
+        "transport_lbtrm_multicast_address": "239.255.61.77",
+        "flow_control": "min",
+        "transport_topic_sequence_number_info_interval": 20,
+    }
     with open_context() as subscriber, open_context() as publisher, subscriber.receiver("idle") as receiver:
-        source = publisher.source("idle", **options, **often)
+        source = publisher.source("idle", **options)
         source.wait_connected(timeout=SECONDS)
         source.send(b"last")
         assert source.wait_drained(timeout=SECONDS)

@@ -145,6 +145,7 @@ def of_a_steady_clock(rated: pl.DataFrame, everything: list[Seen]) -> pl.DataFra
         first_after = first_after[is_inside, np.newaxis]
         before, after = times[first_after - 1 - near], times[first_after + near]
         at = np.flatnonzero(before.min(axis=1) > after.max(axis=1))
+        # A rate's bucket may begin before the span, and reach into it.
         spans = {"from_ns": after[at].min(axis=1) - BUCKET_NS, "to_ns": before[at].max(axis=1)}
         key = zip(_POINT, (one.point, *one.session), strict=True)
         known = [pl.lit(value, rated.schema[name]).alias(name) for name, value in key]
