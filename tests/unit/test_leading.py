@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,7 +88,7 @@ def ask_in_a_loop(source: Source, receiver: Receiver) -> list[bytes | None]:
     [(ask_by_receive, {}), (ask_by_poll, {}), (ask_in_a_loop, {"pend_adaptive_linger_limit": 5})],
 )
 def test_a_reader_that_waits_receives_for_itself(
-    ask: Callable[[Source, Receiver], list[bytes | None]], options: dict[str, int]
+    ask: Callable[[Source, Receiver], list[bytes | None]], options: dict[str, Any]
 ) -> None:
     """The reader leads, and every answer is there in order. An event loop leads only while it polls, so answers have
     to come within that time: 0.1 ms by default, which a slow machine exceeds.

@@ -639,7 +639,7 @@ def test_a_send_that_waits_for_long_is_logged(
 
 def test_wait_drained_does_not_wait_for_reports_of_idle_topics() -> None:
     """TSNIs behind the last message do not change its answer, though receivers report them seldom (UM-62, UM-83)."""
-    options = {
+    options: dict[str, Any] = {
         "transport_lbtrm_multicast_address": "239.255.61.77",
         "flow_control": "min",
         "transport_topic_sequence_number_info_interval": 20,
