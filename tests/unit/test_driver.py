@@ -30,7 +30,7 @@ from tests.unit.driver_ends import (
     raw_application,
 )
 from tests.unit.lbtipc_ends import CAPACITY, RawSource, payload
-from tests.unit.loopback import OWN_ADDRESSES, open_context
+from tests.unit.loopback import OWN_ADDRESSES, open_context, serving
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import (
     Context,
@@ -314,6 +314,34 @@ def test_the_death_of_a_publisher_ends_its_source(running: RunningDriver, remote
         for reader in (receiver, far):
             assert [m.data for m in collect(reader, 2000)] == [payload(i) for i in range(2000)]
             await_event(reader, EndOfSession)
+
+
+def test_the_network_gets_all_messages_of_a_killed_publisher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver's source serves NAKs until no more come: here of a receiver that loses most datagrams at first."""
+    path, count = tmp_path / "driver.sock", 1000
+    with (
+        serving(path) as one,
+        attached(path) as publisher,
+        open_context(mode="sequential", transport_lbtrm_receiver_socket_buffer=16384) as remote,
+        remote.receiver("inherited") as far,
+    ):
+        monkeypatch.setattr(driving, "_DRAIN_SECONDS", 60.0)
+        source = publisher.source("inherited")
+        far.wait_connected(timeout=SECONDS)
+        source.send_many([payload(i) for i in range(count)], flush=True)
+        assert publisher._driver is not None
+        publisher._driver.close()  # without the requests that end its source
+        wait_for(lambda: one._ending, "the driver to notice")
+        (ending,) = one._ending
+        source.close()
+        wait_for(ending.source.ended.is_set, "the end of the log")
+        for _ in range(2):  # requests, after each of which the driver looks for sources to close
+            attached(path).close()
+        assert [m.data for m in collect(far, count)] == [payload(i) for i in range(count)]
+        assert ending.source.naks
+        wait_for(lambda: not one._ending, "the end of the source")
 
 
 def test_the_death_of_the_driver_is_reported_within_a_second() -> None:

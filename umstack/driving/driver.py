@@ -34,6 +34,8 @@ from umstack_xdp.broker_policy import Peer, Policy, peer_of
 _LOOK_SECONDS = 0.2
 _DRAIN_SECONDS = 60.0
 _UNANSWERED_SECONDS = 2.0
+_REPAIR_SECONDS = 2.0
+"""How long the source of a killed application serves NAKs after its last message, and after each of them."""
 _SEND_BUFFER_BYTES = 1 << 20
 _LOGGED = {"receive": "receives", "publish": "publishes"}
 
@@ -77,9 +79,23 @@ class _Ending:
     source: PublishedTopic
     uid: int
     since_s: float
-    reached: int = 0
+    was_killed: bool
+    """True if the application could not wait until the receivers of the network have every message."""
+    progress: tuple[int, int] = (0, 0)
     moved_s: float = 0.0
-    """When its log last moved."""
+    """When its progress last changed."""
+
+    def is_over(self, now_s: float) -> bool:
+        """Return true if the log is read to its end and repaired, or its application never let the driver attach."""
+        progress = self.source.reached, self.source.naks
+        if progress != self.progress or not self.source.is_idle or self.moved_s == 0:
+            self.progress, self.moved_s = progress, now_s
+        if now_s - self.since_s >= _DRAIN_SECONDS:
+            return True
+        still_s = now_s - self.moved_s
+        if not self.source.ended.is_set():
+            return still_s >= _UNANSWERED_SECONDS
+        return not self.was_killed or (still_s >= _REPAIR_SECONDS and self.source.is_drained)
 
 
 class Driver:
@@ -276,7 +292,7 @@ class Driver:
             self._release(topic)
             self._count_local(topic.topic)
         for source in application.sources.values():
-            self._ending.append(_Ending(source, application.peer.uid, time.monotonic()))
+            self._ending.append(_Ending(source, application.peer.uid, time.monotonic(), was_killed=True))
         application.connection.close()
         if application.is_attached:
             self._report("detached", application.peer, reason)
@@ -426,7 +442,7 @@ class Driver:
             self._release(topic)
             self._count_local(topic.topic)
         if source is not None:
-            self._ending.append(_Ending(source, application.peer.uid, time.monotonic()))
+            self._ending.append(_Ending(source, application.peer.uid, time.monotonic(), was_killed=False))
 
     def _release(self, topic: ReceivedTopic) -> None:
         """Close a receiver that no application has any more."""
@@ -438,14 +454,9 @@ class Driver:
             topic.close()
 
     def _finish_ending(self) -> None:
-        """Close ended sources whose logs are read to their ends, or whose applications never let the driver attach."""
-        now = time.monotonic()
+        now_s = time.monotonic()
         for one in list(self._ending):
-            waited_s = now - one.since_s
-            if one.source.reached != one.reached or not one.source.is_idle or one.moved_s == 0:
-                one.reached, one.moved_s = one.source.reached, now
-            is_silent = now - one.moved_s >= _UNANSWERED_SECONDS
-            if one.source.ended.is_set() or is_silent or waited_s >= _DRAIN_SECONDS:
+            if one.is_over(now_s):
                 self._ending.remove(one)
                 one.source.close()
 

@@ -24,7 +24,7 @@ from umstack.driving.relay import Relay
 from umstack.event_queue import EventQueue
 from umstack.events import Event
 from umstack.receiver import Receiver
-from umstack.telemetry.reading import publication_counters
+from umstack.telemetry.reading import publication_counters, session_counters
 
 if TYPE_CHECKING:
     from umstack._engine.engine import Engine
@@ -304,6 +304,16 @@ class PublishedTopic:
         """True if no message waits for the network."""
         return self._relay.is_idle
 
+    @property
+    def naks(self) -> int:
+        """The datagrams with NAKs that the session on the network has received."""
+        return int(session_counters(self._source._publication.session).get("nak_pckts_rcved") or 0)
+
+    @property
+    def is_drained(self) -> bool:
+        """True if the session on the network has sent everything, and its receivers have reported it."""
+        return self._source._is_drained()
+
     def set_local_receivers(self, count: int, processes: int) -> None:
         """Set how many receivers of this host read the log, in how many processes: flow control min and max need no
         other then."""
@@ -320,7 +330,7 @@ class PublishedTopic:
             "receivers": self._source.known_receivers,
             "local": self._local_receivers,
             "readers": 1 + self._local_processes,
-            "drained": self._source._is_drained(),
+            "drained": self.is_drained,
             "reached": self.reached,
             "given_up": self._given_up(),
         }
