@@ -1,15 +1,16 @@
-"""Run random publishers, subscribers, a recorder, a resolver and a driver under random faults, and account for all.
+"""Run random publishers, subscribers, a recorder, a resolver, a driver and Stores under faults, and account for all.
 
     python -m tests.chaos [--minutes 10] [--seed N] [--json] [--plan]
 
 Faults: loss, duplication, reordering, corruption and blocking in either direction, unplugged cables, interfaces that go
 down, MTU and address changes, kill -9, SIGSTOP, steps of the wall clock, sources and receivers that are made again, a
-full disk, a resolver that ends, a driver that is killed, stopped or restarted, rotated keys. A seed repeats the
-processes, their options and the schedule of faults; the traffic differs, as threads and timers do.
+full disk, a resolver that ends, a driver that is killed, stopped or restarted, rotated keys, a wiped Store. A seed
+repeats the processes, their options and the schedule of faults; the traffic differs, as threads and timers do.
 
-At the end every message must have been delivered once, in order and unchanged, or be named as lost by an event. Closed
-processes, and a driver without applications, must hold no more descriptors, threads and memory than before. Exit status
-0: nothing was found. 1: findings, which are printed; the logs stay in build/chaos/seed-N. Needs root.
+At the end every message must have been delivered once, in order and unchanged, or be named as lost by an event. Stores
+must hold what they promised (tests/chaos/kept.py). Closed processes, and a driver and Stores without clients, must hold
+no more descriptors, threads and memory than before. Exit status 0: nothing was found. 1: findings, which are printed;
+the logs stay in build/chaos/seed-N. Needs root.
 """
 
 from __future__ import annotations

@@ -24,13 +24,14 @@ import sys
 import threading
 import time
 import traceback
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from tests.chaos.keeping import Keeping, Replaying
 from tests.chaos.ledger import Ledger
+from tests.chaos.part import RETRY_SECONDS, Part, say
 from tests.chaos.payloads import HEADER_BYTES, payload
 from tests.chaos.usage import Usage, usage_of
 from umstack import Context, Event, Message, Source, UmError, WouldBlock
@@ -38,18 +39,9 @@ from umstack.reader import Reader
 
 _SEND_SECONDS = 0.2
 _READ_SECONDS = 0.1
-_RETRY_SECONDS = 0.3
 _JOIN_SECONDS = 30.0
 _LEAK_BYTES = 256 << 20
 _CONTEXT_TRIES = 200
-
-_output = threading.Lock()
-
-
-def say(**line: Any) -> None:
-    """Report one line."""
-    with _output:
-        print(json.dumps(line), flush=True)
 
 
 def usage() -> Usage:
@@ -57,36 +49,6 @@ def usage() -> Usage:
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     return usage_of("self")
-
-
-class Part(ABC):
-    """A thread with one source or receiver, which is made again when it is renewed."""
-
-    def __init__(self, context: Context, config: dict[str, Any]) -> None:
-        self.context, self.config = context, config
-        self.renewed = threading.Event()
-        self.finished = threading.Event()
-        self.closed = threading.Event()
-        self.thread = threading.Thread(target=self._run, name=config["topic"])
-
-    def _run(self) -> None:
-        while not self.closed.is_set():
-            self.renewed.clear()
-            try:
-                self.live()
-            except UmError as error:
-                # An interface that is down or a port that is still bound: try again, as an application would.
-                say(kind="retry", topic=self.config["topic"], error=f"{type(error).__name__}: {error}")
-                self.closed.wait(_RETRY_SECONDS)
-
-    @abstractmethod
-    def live(self) -> None:
-        """Make the object and use it until it is renewed or closed."""
-
-    @property
-    def goes_on(self) -> bool:
-        """True until the object is renewed or closed."""
-        return not (self.renewed.is_set() or self.closed.is_set())
 
 
 class Publishing(Part):
@@ -223,7 +185,7 @@ def open_context(options: dict[str, Any]) -> Context:
             return Context("eth0", **options)
         except UmError as error:
             say(kind="retry", topic="", error=f"{type(error).__name__}: {error}")
-            time.sleep(_RETRY_SECONDS)
+            time.sleep(RETRY_SECONDS)
     raise SystemExit("the context could not be opened")
 
 
@@ -237,7 +199,7 @@ def open_receiver(context: Context, config: dict[str, Any]) -> Reader:
 def warm_up(config: dict[str, Any]) -> None:
     """Open and close everything once, so that what is allocated on first use is not mistaken for a leak."""
     with open_context(config["context"]) as context:
-        for one in config["publish"]:
+        for one in [*config["publish"], *config["keep"]]:
             _try_again(partial(context.source, one["topic"] + "/warm", **one["options"]))
         for one in config["receive"]:
             _try_again(partial(open_receiver, context, {**one, "topic": one["topic"] + "warm"}))
@@ -251,7 +213,7 @@ def _try_again(make: Callable[[], Any]) -> None:
             return
         except UmError as error:
             say(kind="retry", topic="", error=f"{type(error).__name__}: {error}")
-            time.sleep(_RETRY_SECONDS)
+            time.sleep(RETRY_SECONDS)
     raise SystemExit("a source or receiver could not be opened")
 
 
@@ -265,6 +227,8 @@ def live(config: dict[str, Any]) -> bool:
     context = open_context(config["context"])
     parts: list[Part] = [Publishing(context, one) for one in config["publish"]]
     parts += [Receiving(context, one) for one in config["receive"]]
+    parts += [Keeping(context, one) for one in config["keep"]]
+    parts += [Replaying(context, one) for one in config["replay"]]
     for part in parts:
         part.thread.start()
     say(kind="started")
@@ -277,6 +241,8 @@ def live(config: dict[str, Any]) -> bool:
                     number=command["number"],
                     publish=[part.report() for part in parts if isinstance(part, Publishing)],
                     receive=[part.report() for part in parts if isinstance(part, Receiving)],
+                    keep=[part.report() for part in parts if isinstance(part, Keeping)],
+                    replay=[part.report() for part in parts if isinstance(part, Replaying)],
                 )
             case "finish":
                 for part in parts:

@@ -8,11 +8,15 @@ from typing import Any, get_args
 
 from umstack.lab import PortDirection
 
-HOSTS = 7
+HOSTS = 8
 SERVICE_HOST = 5
-"""The host of the recorder and the resolver: on a host with rings, frames of their groups bypass the recorder."""
+"""Host of the recorder, the resolver and the Stores: on a host with rings, frames of their groups bypass the others."""
 DRIVER_HOST = 6
 """The host of the driver and of the processes that are attached to it."""
+STORE_CLIENT_HOST = 7
+"""The host of the persistent source and its reader."""
+KEPT_TOPIC = "kept/a"
+"""Topic of the persistent source: without keys, so none that others receive."""
 DIRECTIONS = get_args(PortDirection)
 OTHER_ADDRESS_OFFSET = 100
 _TOPICS = tuple(f"chaos/{letter}" for letter in "abcdef")
@@ -30,6 +34,12 @@ class Process:
     context: dict[str, Any]
     publish: tuple[dict[str, Any], ...] = ()
     receive: tuple[dict[str, Any], ...] = ()
+    keep: tuple[dict[str, Any], ...] = ()
+    """Persistent sources."""
+    replay: tuple[dict[str, Any], ...] = ()
+    """Readers of Stores."""
+    has_keys: bool = True
+    """False: it has none, also if the others do."""
     is_attached: bool = False
     """True: its context has no link but attaches to the driver, which has the keys and the resolver."""
 
@@ -66,6 +76,10 @@ class Plan:
     encryption: str
     driver: dict[str, Any] | None
     """Context options of the driver; None: no process is attached to a driver."""
+    stores: tuple[str, ...]
+    """Names of the Stores."""
+    durability: str
+    """That of the Stores' acknowledgements."""
     processes: tuple[Process, ...]
     faults: tuple[Fault, ...] = field(default=())
 
@@ -78,6 +92,8 @@ class Plan:
             "keys": self.has_keys,
             "encryption": self.encryption,
             "driver": self.driver,
+            "stores": self.stores,
+            "durability": self.durability,
             "processes": [asdict(process) for process in self.processes],
             "faults": [str(fault) for fault in self.faults],
         }
@@ -95,7 +111,24 @@ def make_plan(seed: int, seconds: float) -> Plan:
     if driver:
         processes += _attached(draw, attached_topics)
     faults = _faults(draw, seconds, processes, driver, has_resolver, has_keys)
-    return Plan(seed, seconds, has_resolver, has_keys, encryption, driver, processes, tuple(faults))
+    # A generator of its own: the Stores leave the other faults of a seed as they are.
+    draw = random.Random(f"chaos stores {seed}")
+    stores = tuple(f"store{at}" for at in range(draw.choice((1, 3, 3))))
+    durability = draw.choice(("disk", "written"))
+    processes += _store_clients(draw)
+    faults = sorted(faults + _store_faults(draw, seconds, stores))
+    return Plan(
+        seed,
+        seconds,
+        has_resolver,
+        has_keys,
+        encryption,
+        driver,
+        stores,
+        durability,
+        processes,
+        tuple(faults),
+    )
 
 
 def _processes(
@@ -170,6 +203,22 @@ def _receiver_options(draw: random.Random) -> dict[str, Any]:
     }
 
 
+def _store_clients(draw: random.Random) -> tuple[Process, ...]:
+    """Return the persistent source and its reader."""
+    options = {"transport": draw.choice(_TRANSPORTS)}
+    source = {
+        "topic": KEPT_TOPIC,
+        "options": options,
+        "seed": draw.randrange(1 << 32),
+        "bursts_per_second": 5,
+    }
+    context = {"link": draw.choice(("socket", "socket", "xdp"))}
+    return (
+        Process("keeper", STORE_CLIENT_HOST, context, keep=(source,), has_keys=False),
+        Process("replayer", STORE_CLIENT_HOST, {}, replay=({"topic": KEPT_TOPIC},), has_keys=False),
+    )
+
+
 def _faults(
     draw: random.Random,
     seconds: float,
@@ -227,6 +276,46 @@ def _faults(
     return made
 
 
+def _store_faults(draw: random.Random, seconds: float, stores: tuple[str, ...]) -> list[Fault]:
+    """Faults of the Stores, the persistent source and its reader, and of the ports of their hosts.
+
+    In half of the runs with three Stores one of them is wiped in the last third. Their source is restarted only in the
+    first third, because an empty Store does not know how far its numbers had come (docs/store.md).
+    """
+    limit = seconds * (1 - _CALM_AT_END)
+    hosts = [str(SERVICE_HOST), str(STORE_CLIENT_HOST)]
+    kinds: list[tuple[str, list[str]]] = [
+        ("lossy", hosts),
+        ("lossy", hosts),
+        ("block", hosts),
+        ("kill", [*stores, "keeper", "replayer"]),
+        ("stop", [*stores, "keeper", "replayer"]),
+        ("kill", list(stores)),
+        ("full", list(stores)),
+        ("full", list(stores)),
+        ("renew", ["keeper"]),
+    ]
+    has_wipes = len(stores) > 1 and draw.random() < 0.5
+    if has_wipes:
+        kinds.append(("wipe", [stores[0]]))
+    made: list[Fault] = []
+    busy: dict[tuple[str, str], float] = {}
+    at = min(3.0, seconds / 10)
+    while (at := at + draw.expovariate(0.6)) < limit:
+        kind, targets = draw.choice(kinds)
+        target = draw.choice(targets)
+        end = at + min(draw.expovariate(0.5) + 0.1, 12.0)
+        values = _values(draw, kind)
+        is_too_late = has_wipes and target == "keeper" and kind != "stop" and at > seconds / 3
+        is_too_early = kind == "wipe" and at < seconds * 2 / 3
+        held = _held(kind, target, {})
+        is_free = all(busy.get(one, 0.0) < at for one in held)
+        if end < limit and is_free and not (is_too_late or is_too_early):
+            busy |= dict.fromkeys(held, end)
+            made.append(Fault(round(at, 3), round(end, 3), kind, target, values))
+    return made
+
+
 def _held(kind: str, target: str, hosts_of: dict[str, int]) -> list[tuple[str, str]]:
     """Return what a fault holds: no two faults that hold the same overlap.
 
@@ -239,7 +328,7 @@ def _held(kind: str, target: str, hosts_of: dict[str, int]) -> list[tuple[str, s
             return [("interface", target), *(("process", name) for name in names)]
         case "unplug" | "link" | "mtu" | "path_mtu":
             return [("interface", target)]
-        case "kill" | "stop" | "restart" | "renew":
+        case "kill" | "stop" | "restart" | "renew" | "full" | "wipe":
             return [("process", target)]
     return [(kind, target)]
 
@@ -261,6 +350,8 @@ def _values(draw: random.Random, kind: str) -> tuple[tuple[str, Any], ...]:
             values = {"step_seconds": draw.choice((-300, -20, -1, 1, 20, 300))}
         case "renew":
             values = {"index": draw.randrange(8)}
+        case "full":
+            values = {"is_killed": draw.random() < 0.5}
         case _:
             values = {}
     return tuple(values.items())

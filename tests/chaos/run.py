@@ -11,10 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,9 @@ from pyroute2 import IPRoute
 
 from tests.chaos.plan import DRIVER_HOST, HOSTS, OTHER_ADDRESS_OFFSET, SERVICE_HOST, Fault, Plan, Process
 from tests.chaos.recorded import SmallDisk, check_recording
-from tests.chaos.usage import Usage, growth, leaks, usage_of, with_streams
+from tests.chaos.service import CLOSE_SECONDS, Outcome, Service, option_words
+from tests.chaos.stores import Stores
+from tests.chaos.usage import Usage, growth, leaks, with_streams
 from umstack.config import RESOLVER_DAEMON_PORT
 from umstack.key_file import write_new_key_file
 from umstack.lab import Host, Lab
@@ -30,38 +30,13 @@ from umstack.lab.links import index_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED_TOPIC = "chaos/a"
-FINDINGS_MAX = 50
-"""Findings kept by one run: later ones usually follow from the first."""
 _MTU_BYTES = 1500
 _START_SECONDS = 90.0
 _SETTLE_SECONDS = 90.0
-_CLOSE_SECONDS = 60.0
 _REPORT_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 _NS_PER_S = 1_000_000_000
-
-
-@dataclass(slots=True)
-class Outcome:
-    """The result of a run."""
-
-    findings: list[str] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-    processes: dict[str, Usage] = field(default_factory=dict)
-    """By process, what closing it left behind: differences of descriptors, threads and memory."""
-
-    def report(self, finding: str) -> None:
-        """Add a finding and print it."""
-        if len(self.findings) >= FINDINGS_MAX:
-            return
-        self.findings.append(finding)
-        print(f"FINDING {finding}", file=sys.stderr, flush=True)
-
-    def enter(self, name: str, grown: Usage) -> None:
-        """Account for what a process holds after everything in it was closed."""
-        self.processes[name] = grown
-        for finding in leaks(name, grown):
-            self.report(finding)
+_KEYS_OPTION = "authentication_key_file"
 
 
 class Peer:
@@ -88,6 +63,8 @@ class Peer:
                 {**one, "is_planted": self.is_planted and number == 0}
                 for number, one in enumerate(self.process.receive)
             ],
+            "keep": [{**one, **self._store_settings()} for one in self.process.keep],
+            "replay": [{**one, **self._store_settings()} for one in self.process.replay],
         }
         environment = {
             **os.environ,
@@ -114,7 +91,15 @@ class Peer:
     def _shared_options(self) -> dict[str, Any]:
         if self.process.is_attached:
             return {"driver": str(self.run.driver_path)}
-        return self.run.context_options
+        return self.run.options_of(has_keys=self.process.has_keys)
+
+    def _store_settings(self) -> dict[str, Any]:
+        return {"stores": self.run.stores.endpoints, "journal": str(self.journal_path)}
+
+    @property
+    def journal_path(self) -> Path:
+        """Where a persistent source or a reader writes its journal."""
+        return self.run.work / f"{self.process.name}.journal"
 
     @property
     def errors_path(self) -> Path:
@@ -196,111 +181,15 @@ class Peer:
         assert self.child is not None
         self.command(do="close")
         try:
-            self.child.wait(_CLOSE_SECONDS)
+            self.child.wait(CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
-            self.run.outcome.report(f"hang: {self.process.name} did not close within {_CLOSE_SECONDS:.0f} s")
+            self.run.outcome.report(f"hang: {self.process.name} did not close within {CLOSE_SECONDS:.0f} s")
             self.kill()
             return
         self._reap()
         if not self.closed:
             return
         self.run.outcome.enter(self.process.name, growth(self.closed["before"], self.closed["after"]))
-
-
-class Service:
-    """A command of umstack that runs beside the peers and is started again whenever it ended.
-
-    `expected`: its exit statuses. `ready`: what it logs once it serves. Before that it may end with any status, because
-    its interface may be down.
-    """
-
-    def __init__(
-        self,
-        run: ChaosRun,
-        name: str,
-        host: Host,
-        command: Sequence[str],
-        expected: tuple[int, ...],
-        ready: str = "",
-    ) -> None:
-        self.run, self.name, self.host, self.command = run, name, host, command
-        self.expected, self.ready = expected, ready
-        self.errors_path = run.work / f"{name}.stderr"
-        self.child: subprocess.Popen[bytes] | None = None
-        self.is_held = False
-        """True: it is not started again for now."""
-        self._is_killed = False
-        self._log_start = 0
-        """Length of the log when the process was started."""
-
-    @property
-    def is_ready(self) -> bool:
-        """True if the running process serves."""
-        if self.child is None or not self.errors_path.exists():
-            return False
-        return self.ready.encode() in self.errors_path.read_bytes()[self._log_start :]
-
-    def usage(self) -> Usage:
-        """Return what the running process holds."""
-        assert self.child is not None
-        return usage_of(self.child.pid)
-
-    def _check(self, status: int) -> None:
-        if not self._is_killed and status not in self.expected and self.is_ready:
-            self.run.outcome.report(f"crash: {self.name} ended with status {status}")
-
-    def keep_running(self) -> None:
-        """Start it if it does not run; report an unexpected end."""
-        if self.child is not None and (status := self.child.poll()) is not None:
-            self._check(status)
-            self.run.outcome.counts[f"{self.name} restarts"] += 1
-            self.child = None
-        if self.child is None and not self.is_held:
-            self._is_killed = False
-            environment = {**os.environ, "UMSTACK_STAT_DIR": str(self.run.statistics_folder)}
-            with self.errors_path.open("ab") as errors:
-                self._log_start = errors.tell()
-                self.child = self.host.run(
-                    self.command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=errors,
-                    env=environment,
-                    start_new_session=True,
-                )
-
-    def kill(self) -> None:
-        """End it at once, and hold it until `is_held` is reset."""
-        self.is_held = self._is_killed = True
-        if self.child is not None:
-            self.child.kill()
-            self.child.wait()
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send it a signal if it runs."""
-        if self.child is not None and self.child.poll() is None:
-            self.child.send_signal(number)
-
-    def stop(self) -> None:
-        """End it as an operator would."""
-        self.is_held = True
-        if self.child is None:
-            return
-        self.child.send_signal(signal.SIGCONT)
-        if self.child.poll() is None:
-            self.child.terminate()
-        try:
-            status = self.child.wait(_CLOSE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.run.outcome.report(f"hang: {self.name} did not end within {_CLOSE_SECONDS:.0f} s")
-            self.kill()
-            return
-        self._check(status)
-        self.child = None
-
-
-def _option_words(options: dict[str, Any]) -> list[str]:
-    return [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
 
 
 class ChaosRun:
@@ -325,6 +214,7 @@ class ChaosRun:
         self.peers: dict[str, Peer] = {}
         self.services: dict[str, Service] = {}
         self.disk: SmallDisk
+        self.stores: Stores
 
     def run(self) -> Outcome:
         """Run the plan to its end; the outcome has a finding for each thing that is wrong."""
@@ -343,13 +233,19 @@ class ChaosRun:
         self._read_logs()
         return self.outcome
 
+    def options_of(self, *, has_keys: bool) -> dict[str, Any]:
+        """Return the options that all contexts share; those of keys only if the context has keys."""
+        if has_keys:
+            return self.context_options
+        return {name: value for name, value in self.context_options.items() if name != _KEYS_OPTION}
+
     def _prepare(self) -> None:
         source = Path(__file__).with_name("clock_step.c")
         compiler = os.environ.get("CC", "cc")
         subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", self.clock_library, source], check=True)
         if self.plan.has_keys:
             write_new_key_file(self.keys_path, ["*"])
-            self.context_options["authentication_key_file"] = str(self.keys_path)
+            self.context_options[_KEYS_OPTION] = str(self.keys_path)
             self._keys = [self._new_key()]
             self._write_keys()
 
@@ -360,26 +256,39 @@ class ChaosRun:
             address = f"{services.address}:{RESOLVER_DAEMON_PORT}"
             self.context_options["resolver_unicast_daemon"] = address
             command = [*python, "resolver", "--listen", address]
-            self.services["resolver"] = Service(self, "resolver", services, command, expected=(0,))
+            self.services["resolver"] = Service(
+                self.outcome, self.work, "resolver", services, command, expected=(0,)
+            )
         options = dict(self.context_options)
         if self.plan.has_keys:
             options |= {"authentication_scope": "all", "encryption": self.plan.encryption}
         command = [*python, "record", RECORDED_TOPIC, "--out", self.disk.inner_path, "-i", "eth0"]
         command += ["--part-seconds", "2"]
-        command += _option_words(options)
+        command += option_words(options)
         # Status 1: messages were lost, or the disk was full.
-        recorder = Service(self, "recorder", services, self.disk.command(command), expected=(0, 1))
+        recorder = Service(
+            self.outcome, self.work, "recorder", services, self.disk.command(command), expected=(0, 1)
+        )
         self.services["recorder"] = recorder
         if self.plan.driver is not None:
             command = [*python, "driver", "eth0", "--path", str(self.driver_path)]
-            command += _option_words({**self.context_options, **self.plan.driver})
+            command += option_words({**self.context_options, **self.plan.driver})
             host = self.lab.hosts[DRIVER_HOST]
-            self.services["driver"] = Service(self, "driver", host, command, (0,), "serving")
+            self.services["driver"] = Service(
+                self.outcome, self.work, "driver", host, command, (0,), "serving"
+            )
+        words = option_words(self.options_of(has_keys=False))
+        self.stores = Stores(self.plan, self.outcome, self.work, services, words)
+        stack.callback(self.stores.close)
+        self.services |= self.stores.services
         for service in self.services.values():
             stack.callback(service.stop)
             service.keep_running()
+        for store in self.stores.services.values():
+            self._await_service(store)
+        self.stores.note_idle()
         if self.plan.driver is not None:
-            self._await_driver()
+            self._await_service(self.services["driver"])
             self._idle_driver = with_streams(self.services["driver"].usage())
         for process in self.plan.processes:
             self.peers[process.name] = Peer(self, process)
@@ -387,13 +296,12 @@ class ChaosRun:
         stack.callback(self._kill_all)
         self._await_started()
 
-    def _await_driver(self) -> None:
-        driver = self.services["driver"]
+    def _await_service(self, service: Service) -> None:
         deadline = time.monotonic() + _START_SECONDS
-        while not driver.is_ready and time.monotonic() < deadline:
+        while not service.is_ready and time.monotonic() < deadline:
             self._keep_services()
             time.sleep(_POLL_SECONDS)
-        assert driver.is_ready, driver.errors_path.read_text()
+        assert service.is_ready, service.errors_path.read_text()
 
     def _await_started(self, host: int | None = None) -> None:
         """Wait until every process, or every one of a host, has opened its context, which may need the services.
@@ -441,7 +349,9 @@ class ChaosRun:
             service.keep_running()
 
     def _apply(self, fault: Fault, is_start: bool) -> None:
-        if fault.target in self.services:
+        if fault.target in self.stores.services:
+            self.stores.disturb(fault, is_start)
+        elif fault.target in self.services:
             self._disturb_service(fault, is_start)
         elif fault.target in self.peers:
             self._disturb_peer(fault, is_start)
@@ -505,7 +415,7 @@ class ChaosRun:
         """Change the address of a host. Its processes that were just started open their contexts first."""
         self._await_started(host.number)
         if host.number == DRIVER_HOST:
-            self._await_driver()
+            self._await_service(self.services["driver"])
         other = f"10.77.0.{OTHER_ADDRESS_OFFSET + host.number}"
         former, current = (host.address, other) if is_start else (other, host.address)
 
@@ -540,9 +450,11 @@ class ChaosRun:
         """Without faults: all current sources are received, and all that they sent is delivered or named as lost."""
         self._await_started()
         self._until_nothing_is_missing("not received", self._unknown)
+        self._until_nothing_is_missing("not kept", self._unkept)
         for peer in self.peers.values():
             peer.command(do="finish")
         self._until_nothing_is_missing("not accounted for", self._behind)
+        self._until_nothing_is_missing("not stable", self._unstable)
 
     def _until_nothing_is_missing(self, what: str, missing: Callable[[], list[str]]) -> None:
         began = time.monotonic()
@@ -561,7 +473,8 @@ class ChaosRun:
     def _reports(self) -> Iterator[tuple[Peer, dict[str, Any]]]:
         self._report_number += 1
         for peer in self.peers.values():
-            yield peer, peer.ask(self._report_number)
+            if peer.child is not None and peer.child.poll() is None:
+                yield peer, peer.ask(self._report_number)
 
     def _subscribed(self) -> Iterator[tuple[str, str, int, int | None]]:
         """Yield receiver, source object, messages it sent and how far the receiver is (None: received nothing)."""
@@ -593,20 +506,70 @@ class ChaosRun:
             if position is not None and position < sent
         ]
 
-    def _close(self) -> None:
+    def _unkept(self) -> list[str]:
+        """Stores that do not serve, and persistent sources that are not registered."""
+        waiting = [f"{one.name} does not serve" for one in self.stores.services.values() if not one.is_ready]
+        for peer, report in self._reports():
+            waiting += [
+                f"{peer.process.name}: not registered" for one in report.get("keep", ()) if not one["is_open"]
+            ]
+        return waiting
+
+    def _unstable(self) -> list[str]:
+        return [
+            f"{peer.process.name}: number {sqn}"
+            for peer, report in self._reports()
+            for one in report.get("keep", ())
+            for sqn in one["unstable"][:1]
+        ]
+
+    def _read_stores_twice(self) -> None:
+        """Wait until every reader has begun a replay from each Store now, and completed it."""
+        before: dict[str, list[int]] = {}
+
+        def missing() -> list[str]:
+            found = []
+            for peer, report in self._reports():
+                for one in report.get("replay", ()):
+                    first = before.setdefault(peer.process.name, one["passes"])
+                    found += [
+                        f"{peer.process.name}: Store {at}"
+                        for at, passes in enumerate(one["passes"])
+                        if passes < first[at] + 2
+                    ]
+            return found
+
+        self._until_nothing_is_missing("not replayed", missing)
+
+    def _count(self) -> None:
+        counts = self.outcome.counts
         for _, report in list(self._reports()):
             for one in report.get("publish", ()):
-                self.outcome.counts["sent"] += sum(one["sent"].values())
+                counts["sent"] += sum(one["sent"].values())
             for one in report.get("receive", ()):
                 for key in ("received", "lost", "repeated", "skipped", "ended"):
-                    self.outcome.counts[key] += one[key]
+                    counts[key] += one[key]
+            for one in report.get("keep", ()):
+                counts["kept"] += one["sent"]
+            for one in report.get("replay", ()):
+                counts["replayed"] += one["read"]
+
+    def _close(self) -> None:
+        self._count()
+        readers = [peer for peer in self.peers.values() if peer.process.replay]
         for peer in self.peers.values():
             if peer.is_planted:
                 peer.command(do="leak")
+            if peer not in readers:
+                peer.close()
+        self._read_stores_twice()
+        for peer in readers:
             peer.close()
         self._account_for_driver()
+        self.stores.account_for_usage()
         for service in self.services.values():
             service.stop()
+        self.stores.check(self.peers["keeper"].journal_path, self.peers["replayer"].journal_path)
         found_before = len(self.outcome.findings)
         self.outcome.counts["recorded"] = check_recording(self.disk.path, self.outcome.report)
         if len(self.outcome.findings) > found_before:
@@ -619,7 +582,7 @@ class ChaosRun:
         """
         if (driver := self.services.get("driver")) is None or driver.child is None:
             return
-        deadline = time.monotonic() + _CLOSE_SECONDS
+        deadline = time.monotonic() + CLOSE_SECONDS
         while leaks("driver", grown := growth(self._idle_driver, driver.usage())):
             if time.monotonic() > deadline:
                 break

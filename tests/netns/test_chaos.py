@@ -24,7 +24,9 @@ def test_a_short_run_accounts_for_every_message() -> None:
     assert summary["counts"]["received"] > 100
     assert summary["counts"]["recorded"] > 0
     assert {"driver restarts", "kill", "stop", "clock", "lossy", "block", "mtu"} <= summary["counts"].keys()
-    assert len(summary["processes"]) == 8
+    assert len(summary["processes"]) == 11
+    assert summary["counts"]["stable"] > 100
+    assert summary["counts"]["replayed"] >= summary["counts"]["stable"]
 
 
 def test_planted_faults_are_found(tmp_path: Path) -> None:

@@ -159,13 +159,15 @@ def test_plans_have_every_fault_and_no_conflict() -> None:
         plan = make_plan(seed, 60)
         kinds |= {fault.kind for fault in plan.faults}
         assert all(0 < fault.start < fault.end < 54 for fault in plan.faults)
-        disturbed = [fault for fault in plan.faults if fault.kind in ("kill", "stop", "restart")]
+        disturbed = [
+            fault for fault in plan.faults if fault.kind in ("kill", "stop", "restart", "full", "wipe")
+        ]
         for target in {fault.target for fault in disturbed}:
             own = sorted(fault for fault in disturbed if fault.target == target)
             assert all(one.end <= other.start for one, other in pairwise(own))
     assert kinds == {
         *("lossy", "block", "unplug", "link", "mtu", "path_mtu", "address"),
-        *("kill", "stop", "restart", "clock", "renew", "disk", "rotate"),
+        *("kill", "stop", "restart", "clock", "renew", "disk", "rotate", "full", "wipe"),
     }
 
 
