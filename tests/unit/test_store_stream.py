@@ -12,6 +12,7 @@ from tests.store_messages import MESSAGES
 from tests.tag_oracle import TRAILER_BYTES, RecordStream, key_check
 from umstack._engine.endpoint import Endpoint
 from umstack.key_file import Key
+from umstack.store.protocol import encode_data
 from umstack.store.wire import MalformedMessage, StoreStream, decode
 from umstack.streams.tags import TagRefused
 
@@ -81,6 +82,27 @@ def test_messages_arrive_in_both_directions(
     assert not store.is_allowed((OTHER,))
     ends[0].close()
     assert not store.receive(ends[1])
+
+
+@pytest.mark.parametrize("key", [None, KEY], ids=["plain", "tags"])
+def test_a_window_takes_more_messages_than_a_record(
+    key: Key | None, ends: tuple[socket.socket, socket.socket]
+) -> None:
+    """All bytes that `put` promises space for arrive, as whole messages in as many records as needed."""
+    keys = (key,) if key is not None else ()
+    client, store = stream(*keys, is_store=False, key=key), stream(*keys, is_store=True)
+    greeted(client, store, ends)
+    message = encode_data(1, 2, bytes(60_000))
+    count = client.free_bytes // len(message)
+    rest = encode_data(1, 2, bytes(client.free_bytes - count * len(message) - 12))
+    assert client.put(message * count + rest)
+    assert count >= 16
+    found = []
+    while client.waiting_bytes or len(found) < count + 1:
+        client.flush(ends[0])
+        store.receive(ends[1])
+        found += list(store.messages())
+    assert found == [message] * count + [rest]
 
 
 def test_bytes_may_arrive_one_by_one(ends: tuple[socket.socket, socket.socket]) -> None:

@@ -28,6 +28,8 @@ GREETING_BYTES: int = lib.UM_RECORD_HEADER_BYTES
 RECORD_WINDOW_BYTES = 2 * (lib.UM_RECORD_BYTES_MAX + lib.UM_RECORD_HEADER_BYTES)
 """Size of a receive window: twice the longest record, so that any record fits completely."""
 RECORD_HEADER_BYTES: int = lib.UM_RECORD_HEADER_BYTES
+RECORD_MAXIMUM_BYTES: int = lib.UM_RECORD_BYTES_MAX
+"""Most bytes of messages in one record."""
 PROOF = bytes.fromhex("08ff0004")
 """Empty control message: first record of a side without other data, because only a record proves the key."""
 KIND_BYTES = 8
@@ -312,6 +314,7 @@ __all__ = [
     "KIND_BYTES",
     "PROOF",
     "RECORD_HEADER_BYTES",
+    "RECORD_MAXIMUM_BYTES",
     "Greeting",
     "KeysOf",
     "Refusal",

@@ -18,6 +18,8 @@ from umstack.streams.byte_window import ByteWindow
 from umstack.streams.tags import (
     GREETING_BYTES,
     KIND_BYTES,
+    RECORD_HEADER_BYTES,
+    RECORD_MAXIMUM_BYTES,
     RECORD_WINDOW_BYTES,
     Greeting,
     Refusal,
@@ -83,7 +85,11 @@ class StoreStream:
     @property
     def free_bytes(self) -> int:
         """Number of bytes of messages that `put` accepts now; 0 before the other side's greeting."""
-        return self._sent.free_bytes
+        space = self._sent.free_bytes
+        if self.key is None:
+            return space
+        # Two records that follow each other are longer than one record can be, because messages are shorter.
+        return max(0, space - RECORD_HEADER_BYTES * (2 * space // RECORD_MAXIMUM_BYTES))
 
     @property
     def waiting_bytes(self) -> int:
@@ -91,12 +97,21 @@ class StoreStream:
         return self._sent.held
 
     def put(self, messages: bytes) -> bool:
-        """Queue whole messages, as one record with tags. Return false if there is no space for them.
+        """Queue whole messages, in as few records as possible with tags. Return false if there is no space for them.
 
         Raises ConnectionError if the tag cannot be made.
         """
         if len(messages) > self.free_bytes:
             return False
+        if self.key is None:
+            self._sent.append(messages)
+            return True
+        while len(messages) > RECORD_MAXIMUM_BYTES:
+            size = 0
+            while (following := size + message_bytes(messages[size : size + 4])) <= RECORD_MAXIMUM_BYTES:
+                size = following
+            self._sent.append(messages[:size])
+            messages = messages[size:]
         self._sent.append(messages)
         return True
 
