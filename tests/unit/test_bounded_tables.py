@@ -21,7 +21,7 @@ MODULES = (
     *("context.py", "wildcard_receiver.py", "hot_failover_receiver.py", "repeated_records.py"),
     *("error_log.py", "telemetry/exporter_text.py", "telemetry/http_server.py", "telemetry/serving.py"),
     *("telemetry/counter_log.py", "monitor/finding_metrics.py", "monitor/sinks.py"),
-    *("store/client.py", "store/server.py"),
+    *("store/client.py", "store/server.py", "store/connections.py", "store/commits.py"),
 )
 CONTAINER = re.compile(r"self\.(\w+): (?:dict|set|list|deque|OrderedDict|defaultdict|Counter)\[")
 ARRAY = re.compile(r"^ +\w[^(){}=;]*\[[^\]]*\b(UM_\w+_(?:MAX|LOG2))\]", re.MULTILINE)

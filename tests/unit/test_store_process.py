@@ -15,8 +15,7 @@ import pytest
 
 from tests.unit.loopback import configuration_file, open_context
 from tests.waiting import collect, wait_for
-from umstack.errors import BackPressured, InvalidArgument, NotConnected, OptionError
-from umstack.key_file import write_new_key_file
+from umstack.errors import BackPressured, InvalidArgument, NotConnected
 from umstack.store.client import PersistentSource, replay
 from umstack.store.protocol import (
     MessageStable,
@@ -110,17 +109,6 @@ def test_a_quorum_of_stores_continues_without_the_third(tmp_path: Path) -> None:
         assert source.close() == []
         assert _read(first, 3) == [b"%d" % number for number in range(101)]
         assert _read(back, 3)[-1] == b"100"
-
-
-def test_a_store_with_keys_is_refused(tmp_path: Path) -> None:
-    """Its connections would carry without tags what the transport protects."""
-    keys = tmp_path / "keys"
-    write_new_key_file(keys, [])
-    with (
-        open_context(authentication_scope="all", authentication_key_file=str(keys)) as context,
-        pytest.raises(OptionError, match="cannot use keys"),
-    ):
-        StoreServer(context, tmp_path / "store", ("127.0.0.1", 0), _SETTINGS)
 
 
 def test_a_source_without_stores_is_refused(tmp_path: Path) -> None:

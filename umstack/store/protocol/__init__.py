@@ -36,7 +36,8 @@ from umstack.store.protocol.messages import (
 )
 from umstack.store.protocol.reader_side import ReaderSide
 from umstack.store.protocol.source_side import SourceLimits, SourceSide, StabilityRule
-from umstack.store.protocol.store_side import StoreLimits, StoreSide
+from umstack.store.protocol.store_connections import StoreLimits
+from umstack.store.protocol.store_side import StoreSide
 
 __all__ = [
     "MessageStable",

@@ -16,11 +16,13 @@ from pathlib import Path
 
 from umstack._core import lib
 from umstack.errors import ResourceLimit
-from umstack.store.repository.errors import DiskFull, RepositoryDamaged, RepositoryError
+from umstack.store.repository.errors import DiskFull, RepositoryDamaged, RepositoryEnded, RepositoryError
 
 FILE_NAME = "clients.db"
 _SCHEMA_VERSION = 1
 _REGISTRATION_IDS = 1 << 32
+_PRIMARY_CODE = 0xFF
+"""Bits of an error code of SQLite that name the kind of error."""
 _SCHEMA = """
 CREATE TABLE store (store_id INTEGER NOT NULL, next_registration_id INTEGER NOT NULL);
 CREATE TABLE sources (
@@ -93,7 +95,8 @@ class ClientState:
     ) -> None:
         if path is not None and not path.exists() and (needs_existing or is_read_only):
             raise RepositoryDamaged(f"{path} is missing, but the directory holds messages of its clients")
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._is_grouped = False
         location = (
             ":memory:"
             if path is None
@@ -128,16 +131,50 @@ class ClientState:
             )
 
     @contextmanager
+    def grouped(self) -> Iterator[None]:
+        """Within the block changes are on the disk only when it ends, with one sync for all of them.
+
+        Raises:
+            DiskFull: None of the changes was made.
+            RepositoryEnded: The disk failed.
+        """
+        with self._lock:
+            self._is_grouped = True
+            try:
+                yield
+            finally:
+                self._is_grouped = False
+                if self._database.in_transaction:
+                    self._end_transaction()
+
+    @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
-            self._database.execute("BEGIN IMMEDIATE")
             try:
-                yield self._database
-                self._database.execute("COMMIT")
-            except BaseException:
-                if self._database.in_transaction:
-                    self._database.execute("ROLLBACK")
-                raise
+                if not self._database.in_transaction:
+                    self._database.execute("BEGIN IMMEDIATE")
+                self._database.execute("SAVEPOINT change")
+                try:
+                    yield self._database
+                except BaseException:
+                    if self._database.in_transaction:
+                        self._database.execute("ROLLBACK TO change")
+                    raise
+                finally:
+                    if self._database.in_transaction:
+                        self._database.execute("RELEASE change")
+                        if not self._is_grouped:
+                            self._end_transaction()
+            except sqlite3.OperationalError as error:
+                raise _failed(error) from error
+
+    def _end_transaction(self) -> None:
+        try:
+            self._database.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise _failed(error) from error
 
     def close(self) -> None:
         """Close the database."""
@@ -369,6 +406,13 @@ class ClientState:
             database.execute(
                 "DELETE FROM receivers WHERE source = ? AND registration_id = ?", (source, registration_id)
             )
+
+
+def _failed(error: sqlite3.OperationalError) -> RepositoryError:
+    """Return the error to raise for a failed change of the database."""
+    if error.sqlite_errorcode & _PRIMARY_CODE == sqlite3.SQLITE_FULL:
+        return DiskFull(f"the client state was not changed: {error}")
+    return RepositoryEnded(f"the client state cannot be written: {error}")
 
 
 def _identity(session_id: int, registration_id: int) -> tuple[str, str | int]:

@@ -284,15 +284,22 @@ class Repository:
             accepts_new=self._files.free_bytes() >= self.settings.segment_bytes,
         )
 
-    def forget_source(self, source: int) -> None:
+    def forget_source(self, source: int) -> list[Commit]:
         """Delete a source, its receivers and its messages, acknowledged or not. Staged messages are committed first.
 
         Args:
             source: Number of the source. Nothing of it may be appended afterwards.
+
+        Returns:
+            The commits made, whose messages of other sources must be acknowledged.
+
+        Raises:
+            DiskFull: There is no space for staged messages; nothing was deleted.
         """
-        staged_bytes = self.staged_bytes
+        staged_bytes, commits = self.staged_bytes, []
         while staged_bytes > 0 and (commit := self.commit()) is not None:
             staged_bytes -= commit.byte_count
+            commits.append(commit)
         with self._commit_lock:
             end = self._next_position
             if self._open is not None:
@@ -300,6 +307,7 @@ class Repository:
         self.state.forget_source(source, end)
         with self._lock:
             lib.um_span_index_drop_source(self._index, source)
+        return commits
 
     # ---- writing ----
 

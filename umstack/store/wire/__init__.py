@@ -57,7 +57,7 @@ from umstack.store.wire.stores import (
     StoreEntry,
     StoreGroup,
 )
-from umstack.store.wire.stream import StoreStream
+from umstack.store.wire.stream import Keys, StoreStream
 
 __all__ = [
     "CONFIGURATION_MAXIMUM",
@@ -77,6 +77,7 @@ __all__ = [
     "DeliveryConfirmation",
     "Keepalive",
     "KeepaliveSender",
+    "Keys",
     "MalformedMessage",
     "Registration",
     "RegistrationError",

@@ -1,0 +1,158 @@
+"""The receivers of a Store: registrations, consumption, and the messages that they request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from umstack._engine.endpoint import Endpoint
+from umstack.store.protocol.messages import extended
+from umstack.store.protocol.store_connections import Outbox, StoreConnection
+from umstack.store.repository import DiskFull, Repository, SourceState
+from umstack.store.wire import (
+    RECOVERED,
+    STORES_MAXIMUM,
+    ConsumptionAck,
+    MalformedMessage,
+    Registration,
+    RegistrationError,
+    RegistrationResponse,
+    RetainedRange,
+    RetransmissionRequests,
+    SourceRegistrationInformation,
+    StoreEntry,
+    with_type,
+)
+
+_SPACE = 1 << 32
+
+
+def newest_of(repository: Repository, number: int) -> int | None:
+    """Return the newest committed sqn of a source."""
+    ranges = repository.ranges(number)
+    return ranges[-1][1] if ranges else None
+
+
+class StoreReceivers:
+    """Registers receivers and serves their requests. One thread."""
+
+    def __init__(
+        self, repository: Repository, endpoint: Endpoint, wall_clock_ns: Callable[[], int], outbox: Outbox
+    ) -> None:
+        self._repository = repository
+        self._endpoint = endpoint
+        self._wall_clock_ns = wall_clock_ns
+        self._outbox = outbox
+        self._consumed: dict[tuple[int, int], int] = {}
+
+    def register(self, one: StoreConnection, wanted: Registration) -> None:
+        if not one.is_allowed(wanted.topic):
+            self._outbox.refuse(one, wanted, RegistrationError.CONFIGURATION)
+            return
+        sources = self._repository.state.sources(wanted.topic)
+        if not sources:
+            self._outbox.refuse(one, wanted, RegistrationError.SOURCE_NOT_FOUND)
+            return
+        one.has_registered = True
+        if not wanted.source_reg_id:
+            self._list_sources(one, wanted, sources)
+            return
+        found = next((state for state in sources if state.registration_id == wanted.source_reg_id), None)
+        if found is None:
+            self._outbox.refuse(one, wanted, RegistrationError.SOURCE_NOT_FOUND)
+            return
+        if len(one.receivers) >= self._outbox.limits.receivers:
+            self._outbox.refuse(one, wanted, RegistrationError.LIMIT)
+            return
+        try:
+            receiver = self._repository.state.register_receiver(
+                found.number, wanted.session_id, now_ns=self._wall_clock_ns()
+            )
+        except DiskFull:
+            self._outbox.refuse(one, wanted, RegistrationError.LIMIT)
+            return
+        one.receivers[receiver.registration_id] = found.number
+        one.readable[found.registration_id] = found.number
+        ranges = self._repository.ranges(found.number)
+        acknowledged = self._consumed.get((found.number, receiver.registration_id), receiver.acknowledged_sqn)
+        high = ranges[-1][1] if ranges else -1
+        low = ranges[0][0] if ranges else 0
+        if acknowledged is not None:
+            low = min(max(low, acknowledged + 1), high + 1)
+        response = RegistrationResponse(
+            is_source=False,
+            reg_id=receiver.registration_id,
+            transport_index=wanted.transport_index,
+            topic_index=wanted.topic_index,
+            low_sqn=low % _SPACE,
+            high_sqn=high % _SPACE,
+            store_index=wanted.store_index,
+            session_id=wanted.session_id,
+            is_known=acknowledged is not None,
+        )
+        self._outbox.put(one, response.encode())
+
+    def _list_sources(self, one: StoreConnection, wanted: Registration, sources: list[SourceState]) -> None:
+        entries = tuple(
+            StoreEntry(at, self._endpoint, source_reg_id=state.registration_id)
+            for at, state in enumerate(sources[:STORES_MAXIMUM])
+        )
+        if len(sources) > STORES_MAXIMUM:
+            self._outbox.counters["refused"] += len(sources) - STORES_MAXIMUM
+        listed = SourceRegistrationInformation(topic_index=wanted.topic_index, version=1, stores=entries)
+        self._outbox.put(one, listed.encode())
+
+    def consumed(self, one: StoreConnection, ack: ConsumptionAck) -> None:
+        number = one.receivers.get(ack.receiver_reg_id)
+        newest = None if number is None else newest_of(self._repository, number)
+        if number is None or newest is None:
+            self._outbox.counters["refused"] += 1
+            return
+        sqn = extended(ack.sqn, newest)
+        if sqn > newest:
+            self._outbox.counters["refused"] += 1
+            return
+        key = number, ack.receiver_reg_id
+        self._consumed[key] = max(sqn, self._consumed.get(key, sqn))
+
+    def write_consumption(self) -> None:
+        """Write the consumption acknowledgements since the last call; a lost one only causes duplicates."""
+        if self._consumed:
+            consumed, self._consumed = self._consumed, {}
+            self._repository.state.acknowledge(consumed, self._wall_clock_ns())
+
+    def requested(self, one: StoreConnection, asked: RetransmissionRequests) -> None:
+        if len(one.requests) + len(asked.requests) > self._outbox.limits.requests:
+            raise MalformedMessage(f"more than {self._outbox.limits.requests} requests wait")
+        source = one.readable.get(asked.source_reg_id)
+        if source is None:
+            raise MalformedMessage("a request for a source for which no receiver is registered")
+        newest = newest_of(self._repository, source) or 0
+        self._outbox.ready.add(one.number)
+        one.requests.extend(
+            (source, extended(request.sqn, newest), request.request_index) for request in asked.requests
+        )
+
+    def serve(self, one: StoreConnection) -> None:
+        """Answer the oldest requests: those for consecutive messages with one read."""
+        source, first, index = one.requests[0]
+        count = 1
+        while count < len(one.requests) and one.requests[count][:2] == (source, first + count):
+            count += 1
+        found = self._repository.read(source, first, first + count - 1, self._outbox.limits.serve_bytes)
+        held = {message.sqn: message.message for message in found if not message.lost_count}
+        last = max(held, default=first)
+        while one.requests and one.requests[0][0] == source and first <= one.requests[0][1] <= last:
+            _, sqn, index = one.requests.popleft()
+            if sqn in held:
+                self._outbox.counters["served"] += 1
+                self._outbox.put(one, with_type(held[sqn], RECOVERED))
+            else:
+                self._answer_missing(one, source, sqn, index)
+
+    def _answer_missing(self, one: StoreConnection, source: int, sqn: int, index: int) -> None:
+        """Report the next message that is held, or the number behind the newest one."""
+        self._outbox.counters["missing"] += 1
+        ranges = self._repository.ranges(source)
+        high = ranges[-1][1] if ranges else sqn
+        after = next((max(first, sqn + 1) for first, last in ranges if last > sqn), max(high, sqn) + 1)
+        self._outbox.put(one, RetainedRange(after % _SPACE, high % _SPACE, index).encode())
