@@ -351,7 +351,8 @@ def _values(draw: random.Random, kind: str) -> tuple[tuple[str, Any], ...]:
         case "renew":
             values = {"index": draw.randrange(8)}
         case "full":
-            values = {"is_killed": draw.random() < 0.5}
+            # A Store with 8 MiB can change its client state, but cannot begin a segment after it was killed.
+            values = {"is_killed": draw.random() < 0.5, "left_bytes": draw.choice((0, 8 << 20, 8 << 20))}
         case _:
             values = {}
     return tuple(values.items())

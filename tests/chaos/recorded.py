@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -48,15 +49,18 @@ class SmallDisk:
         """The disk as the recorder sees it."""
         return _PLACE
 
-    def fill(self) -> None:
-        """Use all space that is left."""
+    def fill(self, left_bytes: int = 0) -> None:
+        """Use all space except `left_bytes`."""
         with (self.path / "filler").open("ab", buffering=0) as file:
-            for block in (_BLOCK, _BLOCK[:4096]):
+            while (count := self._free_bytes() - left_bytes) > 0:
                 try:
-                    while file.write(block) == len(block):
-                        pass
+                    file.write(_BLOCK[:count])
                 except OSError:
-                    continue
+                    break  # Something else took the last bytes.
+
+    def _free_bytes(self) -> int:
+        found = os.statvfs(self.path)
+        return found.f_bavail * found.f_frsize
 
     def free(self) -> None:
         """Release the space that `fill` used."""

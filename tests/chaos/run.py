@@ -347,6 +347,7 @@ class ChaosRun:
     def _keep_services(self) -> None:
         for service in self.services.values():
             service.keep_running()
+        self.stores.keep_full()
 
     def _apply(self, fault: Fault, is_start: bool) -> None:
         if fault.target in self.stores.services:

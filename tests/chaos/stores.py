@@ -43,6 +43,8 @@ class Stores:
         self._disks: dict[str, SmallDisk] = {}
         self._restarts: dict[str, list[float]] = {name: [] for name in plan.stores}
         """Times at which each Store was disturbed so that it may have forgotten what it had not written."""
+        self._left_bytes: dict[str, int] = {}
+        """Space that the disk of a Store is to have, by name; others have all of it."""
         self._wiped_seconds: float | None = None
         self._idle: Usage = {}
         for name, (address, port) in zip(plan.stores, self.endpoints, strict=True):
@@ -64,11 +66,14 @@ class Stores:
             service.signal(signal.SIGSTOP if is_start else signal.SIGCONT)
         elif fault.kind == "full":
             if is_start:
-                disk.fill()
-                if fault.settings["is_killed"]:
-                    self._kill(fault.target)
-                    service.is_held = False  # It starts again while its disk is full.
-            else:
+                self._left_bytes[fault.target] = fault.settings["left_bytes"]
+                self.keep_full()
+            if fault.settings["is_killed"]:
+                # While its disk is full, it starts, and ends with messages that it could not write.
+                self._kill(fault.target)
+                service.is_held = False
+            if not is_start:
+                del self._left_bytes[fault.target]
                 disk.free()
         elif is_start:
             self._kill(fault.target)
@@ -77,6 +82,11 @@ class Stores:
                 shutil.rmtree(disk.path / _DIRECTORY, ignore_errors=True)
         else:
             service.is_held = False
+
+    def keep_full(self) -> None:
+        """Take the space that Stores with a full disk have freed, as one does that starts: it cuts its last segment."""
+        for name, left_bytes in self._left_bytes.items():
+            self._disks[name].fill(left_bytes)
 
     def _kill(self, name: str) -> None:
         self.services[name].kill()
