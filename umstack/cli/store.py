@@ -16,6 +16,7 @@ from umstack.cli.service_manager import ServiceManager
 from umstack.cli.stack_options import JSON_OPTION, configuration, stack_options
 from umstack.config import Scope
 from umstack.context import Context
+from umstack.store.protocol import StoreLimits
 from umstack.store.repository import Durability, RepositorySettings
 from umstack.store.repository.verification import DumpedRecord, SegmentReport, dump, verify
 from umstack.store.server import StoreServer
@@ -62,12 +63,21 @@ def command() -> None:
     show_default=True,
     help="When a message is acknowledged.",
 )
+@click.option(
+    "--state-lifetime",
+    type=click.FloatRange(min=0, min_open=True),
+    default=24.0,
+    show_default=True,
+    metavar="HOURS",
+    help="Delete clients and the messages of sources that were away longer than this, or than their own lifetime.",
+)
 @stack_options
 @JSON_OPTION
 def run_command(
     directories: tuple[Path, ...],
     where: str,
     durability: str,
+    state_lifetime: float,
     interface: str | None,
     config_file: str | None,
     options: tuple[str, ...],
@@ -83,12 +93,15 @@ def run_command(
         raise click.BadParameter(f"{where} is not ADDRESS:PORT", param_hint="--listen")
     config = configuration((Scope.CONTEXT, Scope.RECEIVER), {}, config_file, options)
     settings = RepositorySettings(durability=Durability(durability))
+    limits = StoreLimits(state_lifetime_ns=int(state_lifetime * 3600e9))
     with contextlib.ExitStack() as opened:
         stores = []
         for at, directory in enumerate(directories):
             context = opened.enter_context(Context(interface, config=config))
             listen = (host, int(port) + at if int(port) else 0)
-            stores.append(opened.enter_context(StoreServer(context, directory, listen, settings)))
+            stores.append(
+                opened.enter_context(StoreServer(context, directory, listen, settings, limits=limits))
+            )
             click.echo(
                 f"keeping messages in {directory} at {stores[-1].endpoint[0]}:{stores[-1].endpoint[1]}",
                 err=True,

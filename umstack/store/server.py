@@ -35,6 +35,8 @@ _WAIT_SECONDS = 0.05
 _TICK_NS = 20_000_000
 """Time between checks of the sources that wait until their sessions are joined."""
 _WRITE_ACKS_NS = 100_000_000
+_LIFETIMES_NS = 5_000_000_000
+"""Time between checks of the lifetimes of clients."""
 
 
 class NoKeys:
@@ -88,12 +90,18 @@ class StoreServer:
         self._receivers: dict[str, Receiver] = {}
         self._waiting: deque[Message] = deque()
         """Received messages for which the staging ring has no space yet."""
-        self._ticked_ns = self._checked_ns = 0
+        self._ticked_ns = self._checked_ns = self._lifetimes_ns = 0
+        clock_offset_ns = time.time_ns() - time.monotonic_ns()
+
+        def clock_ns() -> int:
+            """Return the wall clock as it was at the start and time that passed since: lifetimes do not jump."""
+            return clock_offset_ns + time.monotonic_ns()
+
         self._stopping = threading.Event()
         self.refused_fragments = 0
         """Fragments of messages longer than a datagram, which a Store does not keep yet."""
         with contextlib.ExitStack() as opened:
-            self._repository = opened.enter_context(Repository(directory, settings))
+            self._repository = opened.enter_context(Repository(directory, settings, wall_clock_ns=clock_ns))
             listener = opened.enter_context(socket.create_server(listen, backlog=1024))
             listener.setblocking(False)
             self.endpoint = Endpoint(*listener.getsockname()[:2])
@@ -105,7 +113,7 @@ class StoreServer:
             opened.callback(os.close, self._wake_fd)
             self._selector.register(self._queue, selectors.EVENT_READ, lambda _mask: None)
             self._selector.register(self._wake_fd, selectors.EVENT_READ, self._on_wake)
-            self.side = StoreSide(self._repository, self.endpoint, time.time_ns, self._joins, limits)
+            self.side = StoreSide(self._repository, self.endpoint, clock_ns, self._joins, limits)
             """The protocol of this Store, with its counters."""
             self._clients = ClientConnections(
                 listener, self._selector, self.side, context._engine.keyring, connections_maximum
@@ -168,6 +176,10 @@ class StoreServer:
             with contextlib.suppress(DiskFull):  # lost acknowledgements of readers only cause duplicates
                 self.side.write_consumption()
             self._clients.check_times(now_ns)
+        if now_ns - self._lifetimes_ns >= _LIFETIMES_NS:
+            self._lifetimes_ns = now_ns
+            with contextlib.suppress(DiskFull), self._repository.state.grouped():
+                self.side.check_lifetimes()
         self._clients.write()
 
     def status(self) -> dict[str, Any]:

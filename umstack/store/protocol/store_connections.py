@@ -18,6 +18,7 @@ class StoreLimits:
         receivers: Maximum number of receivers that one connection registers.
         requests: Maximum number of requests that wait to be served; more end the connection.
         serve_bytes: Bytes of messages read from the repository at a time.
+        state_lifetime_ns: Time after which the state and the messages of a client that does not return are deleted.
         output_bytes: Bytes of answers and acknowledgements that wait for one connection; with more it must be ended.
     """
 
@@ -26,6 +27,7 @@ class StoreLimits:
     requests: int = 8192
     serve_bytes: int = 1 << 18
     output_bytes: int = 2 << 20
+    state_lifetime_ns: int = 24 * 3_600_000_000_000
 
 
 @dataclass(slots=True)
@@ -58,7 +60,18 @@ class Outbox:
         self.overfull: set[int] = set()
         """Connections whose clients do not read, and must be ended."""
         self.counters = dict.fromkeys(
-            ("messages", "duplicates", "proactive", "acknowledgements", "served", "missing", "refused"), 0
+            (
+                "messages",
+                "duplicates",
+                "proactive",
+                "acknowledgements",
+                "served",
+                "missing",
+                "refused",
+                "deregistered",
+                "expired",
+            ),
+            0,
         )
 
     def put(self, one: StoreConnection, message: bytes) -> None:

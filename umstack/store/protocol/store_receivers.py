@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 
 from umstack._engine.endpoint import Endpoint
 from umstack.store.protocol.messages import extended
@@ -24,6 +25,7 @@ from umstack.store.wire import (
 )
 
 _SPACE = 1 << 32
+_NS_PER_MS = 1_000_000
 
 
 def newest_of(repository: Repository, number: int) -> int | None:
@@ -65,7 +67,11 @@ class StoreReceivers:
             return
         try:
             receiver = self._repository.state.register_receiver(
-                found.number, wanted.session_id, now_ns=self._wall_clock_ns()
+                found.number,
+                wanted.session_id,
+                activity_timeout_ns=wanted.activity_timeout_ms * _NS_PER_MS,
+                state_lifetime_ns=wanted.state_lifetime_ms * _NS_PER_MS,
+                now_ns=self._wall_clock_ns(),
             )
         except DiskFull:
             self._outbox.refuse(one, wanted, RegistrationError.LIMIT)
@@ -90,6 +96,38 @@ class StoreReceivers:
             is_known=acknowledged is not None,
         )
         self._outbox.put(one, response.encode())
+
+    def deregister(self, one: StoreConnection, wanted: Registration) -> None:
+        """Delete the state of a receiver that registered over this connection."""
+        number = one.receivers.pop(wanted.reg_id, None)
+        if number is None:
+            self._outbox.refuse(one, wanted, RegistrationError.SOURCE_NOT_FOUND)
+            return
+        self.forget(number, wanted.reg_id)
+        self._outbox.counters["deregistered"] += 1
+        response = RegistrationResponse(
+            is_source=False,
+            reg_id=wanted.reg_id,
+            transport_index=wanted.transport_index,
+            topic_index=wanted.topic_index,
+            store_index=wanted.store_index,
+            session_id=wanted.session_id,
+            is_deregistration=True,
+        )
+        self._outbox.put(one, response.encode())
+
+    def forget(self, source: int, reg_id: int) -> None:
+        """Delete the state of a receiver."""
+        self._consumed.pop((source, reg_id), None)
+        self._repository.state.forget_receiver(source, reg_id)
+
+    def forget_source(self, connections: Iterable[StoreConnection], source: int) -> None:
+        """A source is deleted: its receivers are no longer registered, and cannot request its messages."""
+        self._consumed = {key: sqn for key, sqn in self._consumed.items() if key[0] != source}
+        for one in connections:
+            one.receivers = {reg_id: at for reg_id, at in one.receivers.items() if at != source}
+            one.readable = {reg_id: at for reg_id, at in one.readable.items() if at != source}
+            one.requests = deque(request for request in one.requests if request[0] != source)
 
     def _list_sources(self, one: StoreConnection, wanted: Registration, sources: list[SourceState]) -> None:
         entries = tuple(

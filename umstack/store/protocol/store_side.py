@@ -38,6 +38,7 @@ from umstack.store.wire import (
 
 _SPACE = 1 << 32
 _SQN_DIGITS = 10
+_NS_PER_MS = 1_000_000
 
 
 @dataclass(slots=True)
@@ -78,8 +79,10 @@ class StoreSide:
         self._outbox = Outbox(limits or StoreLimits())
         self.counters = self._outbox.counters
         """Numbers of messages and clients, by name."""
+        self._wall_clock_ns = wall_clock_ns
         self._receivers = StoreReceivers(repository, endpoint, wall_clock_ns, self._outbox)
         self._connections: dict[int, StoreConnection] = {}
+        repository.state.touch_all(wall_clock_ns())
         self._joining: set[int] = set()
         """Sources that wait for an answer until their transport sessions are joined."""
         self._sources: dict[int, _Source] = {}
@@ -146,7 +149,12 @@ class StoreSide:
             self._on_proactive(one, message)
             return
         control = decode(message)
-        if isinstance(control, Registration) and control.is_source:
+        if isinstance(control, Registration) and control.is_deregistration:
+            if control.is_source:
+                self._deregister_source(one, control)
+            else:
+                self._receivers.deregister(one, control)
+        elif isinstance(control, Registration) and control.is_source:
             self._register_source(connection, control)
         elif isinstance(control, Registration):
             self._receivers.register(one, control)
@@ -155,7 +163,7 @@ class StoreSide:
         elif isinstance(control, RetransmissionRequests):
             self._receivers.requested(one, control)
         elif isinstance(control, Keepalive) and control.needs_response:
-            self._outbox.put(one, self._keepalive(control).encode())
+            self._outbox.put(one, self._keepalive(one, control).encode())
 
     def write_consumption(self) -> None:
         """Write the consumption acknowledgements since the last call; a lost one only causes duplicates."""
@@ -183,7 +191,12 @@ class StoreSide:
             self._outbox.put(one, self._first_answer(wanted).encode())
             return
         try:
-            state = self.repository.register_source(wanted.topic, wanted.session_id)
+            state = self.repository.register_source(
+                wanted.topic,
+                wanted.session_id,
+                activity_timeout_ns=wanted.activity_timeout_ms * _NS_PER_MS,
+                state_lifetime_ns=wanted.state_lifetime_ms * _NS_PER_MS,
+            )
         except (ResourceLimit, DiskFull):
             self._outbox.refuse(one, wanted, RegistrationError.LIMIT)
             return
@@ -213,6 +226,65 @@ class StoreSide:
             self._answer_if_joined(source)
         else:
             self._answer_source(source)
+
+    def _deregister_source(self, one: StoreConnection, wanted: Registration) -> None:
+        """Delete a source and its messages, acknowledged by receivers or not."""
+        number = next(
+            (at for at in one.sources if self._sources[at].topic == wanted.topic
+             and self._sources[at].session_id == wanted.session_id),
+            None,
+        )  # fmt: skip
+        if number is None:
+            self._outbox.refuse(one, wanted, RegistrationError.SOURCE_NOT_FOUND)
+            return
+        source = self._sources[number]
+        newest = self._newest.get(number, newest_of(self.repository, number))
+        try:
+            self._forget_source(number)
+        except DiskFull:
+            self._outbox.refuse(one, wanted, RegistrationError.LIMIT)
+            return
+        self.counters["deregistered"] += 1
+        response = RegistrationResponse(
+            is_source=True,
+            reg_id=source.reg_id,
+            transport_index=0,
+            topic_index=wanted.topic_index,
+            high_sqn=_SPACE - 1 if newest is None else newest % _SPACE,
+            store_index=wanted.store_index,
+            session_id=wanted.session_id,
+            is_deregistration=True,
+        )
+        self._outbox.put(one, response.encode())
+
+    def _forget_source(self, number: int) -> None:
+        for commit in self.repository.forget_source(number):
+            self.committed(commit)
+        self._receivers.forget_source(self._connections.values(), number)
+        self._newest.pop(number, None)
+        source = self._sources.pop(number, None)
+        if source is not None:
+            self._detach(source)
+            self._connections[source.connection].sources.discard(number)
+
+    def check_lifetimes(self) -> None:
+        """Store that the connected clients are active, and delete those that did not return within their lifetime.
+
+        Raises DiskFull.
+        """
+        self.repository.state.touch(
+            self._sources,
+            [(at, reg_id) for one in self._connections.values() for reg_id, at in one.receivers.items()],
+            self._wall_clock_ns(),
+        )
+        sources, receivers = self.repository.state.expired(
+            self._outbox.limits.state_lifetime_ns, self._wall_clock_ns()
+        )
+        for number, reg_id in receivers:
+            self._receivers.forget(number, reg_id)
+        for number in sources:
+            self._forget_source(number)
+        self.counters["expired"] += len(receivers) + len(sources)
 
     def _first_answer(self, wanted: Registration) -> RegistrationResponse:
         """Return the answer to a source that this Store does not know."""
@@ -266,13 +338,17 @@ class StoreSide:
             flight_size_bytes=self.repository.flight_bytes(len(self._sources)),
         )
 
-    def _keepalive(self, asked: Keepalive) -> Keepalive:
+    def _keepalive(self, one: StoreConnection, asked: Keepalive) -> Keepalive:
+        is_waiting = any(
+            number in self._joining and self._sources[number].reg_id == asked.reg_id for number in one.sources
+        )
         return Keepalive(
             sender=KeepaliveSender.STORE,
             transport_index=asked.transport_index,
             topic_index=asked.topic_index,
             reg_id=asked.reg_id,
             store_index=asked.store_index,
+            has_seen_topic=not is_waiting,
             terms=self._terms() if asked.sender is KeepaliveSender.SOURCE else StoreTerms(),
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -321,6 +321,58 @@ class ClientState:
         with self._transaction() as database:
             database.execute("DELETE FROM sources WHERE forgotten_position < ?", (oldest_position,))
 
+    # ---- lifetimes ----
+
+    def touch(self, sources: Iterable[int], receivers: Iterable[tuple[int, int]], now_ns: int) -> None:
+        """Store that these clients were active.
+
+        Args:
+            sources: Numbers of sources.
+            receivers: Source number and registration id of receivers.
+            now_ns: Wall clock.
+        """
+        sources, receivers = list(sources), list(receivers)
+        if not sources and not receivers:
+            return
+        with self._transaction() as database:
+            database.executemany(
+                "UPDATE sources SET active_ns = ? WHERE number = ?", [(now_ns, number) for number in sources]
+            )
+            database.executemany(
+                "UPDATE receivers SET active_ns = ? WHERE source = ? AND registration_id = ?",
+                [(now_ns, *receiver) for receiver in receivers],
+            )
+
+    def touch_all(self, now_ns: int) -> None:
+        """Begin the lifetimes of all clients again, because the time in which the Store did not run does not count.
+
+        Args:
+            now_ns: Wall clock.
+        """
+        with self._transaction() as database:
+            for table in ("sources", "receivers"):
+                database.execute(f"UPDATE {table} SET active_ns = ?", (now_ns,))
+
+    def expired(self, lifetime_ns: int, now_ns: int) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the sources and receivers whose state lifetime has ended.
+
+        Args:
+            lifetime_ns: Lifetime at this Store. The shorter of it and the client's counts.
+            now_ns: Wall clock.
+
+        Returns:
+            Numbers of sources; source number and registration id of receivers.
+        """
+        with self._lock:
+            sources = self._database.execute(
+                f"SELECT number FROM sources WHERE forgotten_position IS NULL AND {_EXPIRED}",
+                (lifetime_ns, now_ns),
+            ).fetchall()
+            receivers = self._database.execute(
+                f"SELECT source, registration_id FROM receivers WHERE {_EXPIRED}", (lifetime_ns, now_ns)
+            ).fetchall()
+        return [int(row[0]) for row in sources], [(int(row[0]), int(row[1])) for row in receivers]
+
     # ---- receivers ----
 
     def register_receiver(
@@ -406,6 +458,10 @@ class ClientState:
             database.execute(
                 "DELETE FROM receivers WHERE source = ? AND registration_id = ?", (source, registration_id)
             )
+
+
+_EXPIRED = "active_ns + CASE state_lifetime_ns WHEN 0 THEN ?1 ELSE min(state_lifetime_ns, ?1) END < ?2"
+"""Condition of a client that was idle for longer than its lifetime, or the Store's if that is shorter."""
 
 
 def _failed(error: sqlite3.OperationalError) -> RepositoryError:
