@@ -166,6 +166,8 @@ class StoreServer:
                     key.data(mask)
         except DiskFull:
             self._clients.end_all()  # what was answered is not on the disk: all register again
+        if self._repository.staged_bytes:
+            self._commits.request()  # for messages of sessions, and for those that sources repeat to this Store
         self._acknowledge()
         now_ns = time.monotonic_ns()
         if now_ns - self._ticked_ns >= _TICK_NS:
@@ -220,8 +222,6 @@ class StoreServer:
         count = len(self._waiting)
         while self._waiting and self._keep(self._waiting[0]):
             self._waiting.popleft()
-        if count:
-            self._commits.request()
         return len(self._waiting) < count
 
     def _keep(self, message: Message) -> bool:

@@ -1,0 +1,97 @@
+"""Stores that are killed while a source sends. UM_KILLS=1000 makes the runs longer, UM_SEED repeats one."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.store_processes import StoreProcesses
+from tests.unit.loopback import DATAGRAM, OWN_ADDRESSES, open_context
+from tests.waiting import wait_for
+from umstack.store.client import PersistentSource, replay
+from umstack.store.protocol import MessageStable, SourceLimits
+
+KILLS = int(os.environ.get("UM_KILLS", "5"))
+PER_KILL = 50
+FAST = SourceLimits(registration_interval_ns=300_000_000, repeat_ns=200_000_000)
+
+
+def content(sqn: int) -> bytes:
+    """The message with this number."""
+    return b"%08d" % sqn * (1 + sqn % 20)
+
+
+class Load:
+    """A source that sends as fast as its Stores allow, on a thread."""
+
+    def __init__(self, source: PersistentSource) -> None:
+        self.source = source
+        self.stable = 0
+        self.is_over = threading.Event()
+        self._thread = threading.Thread(target=self._send)
+        self._thread.start()
+
+    def _send(self) -> None:
+        sqn = 0
+        while not self.is_over.is_set():
+            assert self.source.send(content(sqn)) == sqn
+            sqn += 1
+
+    def count_stable(self) -> int:
+        """Number of messages that became stable so far."""
+        for event in self.source.take_events():
+            if isinstance(event, MessageStable):
+                self.stable += event.last_sqn - event.first_sqn + 1
+        return self.stable
+
+    def end(self) -> list[int]:
+        """Stop sending and return the numbers that are not stable."""
+        self.is_over.set()
+        self._thread.join()
+        return self.source.close(60)
+
+
+@pytest.mark.parametrize(
+    ("store_count", "wipes"), [(1, False), (3, True)], ids=["alone", "one of three wiped"]
+)
+def test_no_stable_message_is_lost_when_stores_are_killed(
+    store_count: int, wipes: bool, tmp_path: Path
+) -> None:
+    """The source continues each time; at the end every message is read once, in order and equal. UP-65, UP-81, W16."""
+    seed = int(os.environ.get("UM_SEED", random.SystemRandom().randrange(1 << 31)))
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    options = {**OWN_ADDRESSES, "transport_lbtrm_datagram_max_size": DATAGRAM}
+    directories = [tmp_path / str(number) for number in range(store_count)]
+    with StoreProcesses(options) as processes, open_context() as context:
+        ports = [processes.start(directory) for directory in directories]
+        endpoints = [("127.0.0.1", port) for port in ports]
+        source = PersistentSource(context, "orders", endpoints, session_id=7, limits=FAST)
+        load = Load(source)
+        for _ in range(KILLS):
+            wait_for(lambda: len(source.active_stores) == store_count, "all Stores", 60)
+            before = load.count_stable()
+            wait_for(lambda start=before: load.count_stable() >= start + PER_KILL, "stable messages", 60)
+            time.sleep(draw.random() / 50)  # the moment of the kill is what the test varies
+            # The wiped one is always the same, so that another Store has what it acknowledged.
+            victim = store_count - 1 if wipes else draw.randrange(store_count)
+            processes.kill(ports[victim])
+            if wipes:
+                shutil.rmtree(directories[victim])
+            processes.start(directories[victim], ports[victim])
+        wait_for(lambda: len(source.active_stores) == store_count, "all Stores", 60)
+        assert load.end() == []
+        sent = load.count_stable()
+        assert sent >= KILLS * PER_KILL
+        found: dict[int, bytes] = {}
+        for endpoint in endpoints[: store_count - wipes]:
+            read = [(message.sqn, message.data) for message in replay("orders", endpoint, session_id=3)]
+            assert [sqn for sqn, _ in read] == sorted({sqn for sqn, _ in read})
+            found.update(read)
+        assert found == {sqn: content(sqn) for sqn in range(sent)}
