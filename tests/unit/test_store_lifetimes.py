@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from umstack.store.wire import (
     Registration,
     RegistrationError,
     RegistrationResponse,
+    RetainedRange,
     RetransmissionRequest,
     RetransmissionRequests,
     StabilityAck,
@@ -111,7 +113,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_a_deregistered_source_is_deleted_with_its_messages(store: Store) -> None:
-    """Messages of others that it commits are acknowledged; its receivers can request nothing. UP-70."""
+    """Messages of others that it commits are acknowledged; its receivers can request nothing. UP-3, UP-70."""
     store.connect(1, 2, 3)
     reg_id = store.source(1, "orders").reg_id
     store.source(2, "trades", 8)
@@ -191,7 +193,7 @@ def test_clients_that_stay_away_are_deleted_after_their_lifetime(store: Store, t
 
 
 def test_keepalives_report_a_session_that_is_not_joined(store: Store) -> None:
-    """The source learns that the Store does not receive it. UP-28."""
+    """The source learns that the Store does not receive it; the session may come later. UP-26, UP-28."""
     store.connect(1)
     store.is_joined = False
     values = ConfigurationValue(TRANSPORT_NAME, "session orders"), ConfigurationValue(FIRST_SQN_NAME, "0")
@@ -214,3 +216,79 @@ def test_keepalives_report_a_session_that_is_not_joined(store: Store) -> None:
     (answer,) = store.ask(1, asked)
     assert isinstance(answer, Keepalive)
     assert answer.has_seen_topic
+
+
+def test_only_registered_sources_are_kept(store: Store) -> None:
+    """A streaming source of the same topic is left alone, and so is a source before its registration. UP-10, UP-27."""
+    store.connect(1)
+    store.side.data("session orders", 1, encode_data(1, 0, b"before"))
+    store.source(1, "orders")
+    store.side.data("another session", 1, encode_data(1, 0, b"streaming"))
+    store.side.data("session orders", 1, encode_data(1, 0, b"kept"))
+    store.repository.commit()
+    (message,) = store.repository.read(0, 0)
+    assert message.message.endswith(b"kept")
+    assert store.side.counters["messages"] == 1
+
+
+def test_a_session_id_belongs_to_one_connection(store: Store) -> None:
+    """A second claimant is refused until the first one is gone, without a wait. UP-15, UP-17."""
+    store.connect(1, 2)
+    first = store.source(1, "orders")
+    assert store.source(2, "orders").error is RegistrationError.USED_BY_SOURCE
+    store.side.disconnected(1)
+    again = store.source(2, "orders")
+    assert (again.error, again.reg_id, again.is_known) == (None, first.reg_id, True)
+
+
+def test_registration_ids_count_up(store: Store) -> None:
+    """From a number that the Store chose when it was created, 0 left out. UP-18."""
+    store.connect(1)
+    ids = [store.source(1, f"topic {number}").reg_id for number in range(3)]
+    assert all((after - before) % (1 << 32) in (1, 2) for before, after in pairwise(ids))
+    assert 0 not in ids
+
+
+def test_a_gap_holds_back_no_acknowledgement(store: Store) -> None:
+    """Ranges on both sides of it are acknowledged, and readers learn of it at once. UP-41, UP-50."""
+    store.connect(1, 2)
+    reg_id = store.source(1, "orders").reg_id
+    for sqn in (0, 1, 4):
+        store.side.data("session orders", 1, encode_data(1, sqn, b"data"))
+    commit = store.repository.commit()
+    assert commit is not None
+    store.side.committed(commit)
+    (ack,) = store.output(1)
+    assert isinstance(ack, StabilityAck)
+    assert ack.ranges == ((0, 1), (4, 4))
+    store.receiver(2, "orders", reg_id)
+    asked = RetransmissionRequests(
+        transport_index=0, source_reg_id=reg_id, requests=(RetransmissionRequest(9, 2),)
+    )
+    store.side.received(2, asked.encode())
+    assert store.output(2) == [RetainedRange(4, 4, 9)]
+
+
+def test_a_receiver_never_starts_above_the_newest_message(store: Store) -> None:
+    """Even if it acknowledged more, as it may have before the Store lost its messages. UP-38."""
+    store.connect(1, 2)
+    reg_id = store.source(1, "orders").reg_id
+    store.side.data("session orders", 1, encode_data(1, 0, b"data"))
+    store.repository.commit()
+    receiver = store.receiver(2, "orders", reg_id)
+    store.repository.state.acknowledge({(0, receiver.reg_id): 50}, store.now_ns)
+    again = store.receiver(2, "orders", reg_id)
+    assert (again.low_sqn, again.high_sqn) == (1, 0)
+
+
+def test_a_receiver_has_a_limit_of_waiting_requests(store: Store) -> None:
+    """More end its connection, so that they cannot fill the memory. UP-84."""
+    store.connect(1, 2)
+    reg_id = store.source(1, "orders").reg_id
+    store.receiver(2, "orders", reg_id)
+    requests = tuple(RetransmissionRequest(number, number) for number in range(2000))
+    asked = RetransmissionRequests(transport_index=0, source_reg_id=reg_id, requests=requests).encode()
+    for _ in range(StoreLimits().requests // len(requests)):
+        store.side.received(2, asked)
+    with pytest.raises(MalformedMessage):
+        store.side.received(2, asked)
