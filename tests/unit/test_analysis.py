@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,10 +18,11 @@ import polars as pl
 from tests.story import MS, PUBLISHER, RECEIVERS, US, WRAP, Story, message
 from tests.unit.vendor_capture import vendor_capture
 from umstack.analysis.losses import rare
-from umstack.analysis.numbering import Numbered
+from umstack.analysis.numbering import Numbered, Seen
 from umstack.analysis.stalls import paused_ns
 from umstack.analysis.tables import tables_of
 from umstack.analysis.traffic import bursts
+from umstack.facts import sends
 from umstack.facts.facts import facts_of, facts_of_packets
 from umstack.facts.sends import Sends
 from umstack.report.findings import Severity, findings
@@ -676,3 +680,42 @@ def test_no_data_limit_where_it_would_not_be_reached() -> None:
     chosen = asked_for(story)
     assert "transport_lbtrm_transmission_window_size" in chosen
     assert "transport_lbtrm_data_rate_limit" not in chosen
+
+
+def test_times_that_step_back_are_found_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same as in one piece, whichever numbers were seen again, and how often."""
+    monkeypatch.setattr(sends, "_PIECE", 7)
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    drawn = np.random.default_rng(seed)
+    for _ in range(200):
+        sqns = np.sort(drawn.integers(0, drawn.integers(1, 60), drawn.integers(1, 60)))
+        times = drawn.integers(0, 20, len(sqns))
+        begins = np.flatnonzero(np.diff(sqns, prepend=-2) != 1)
+        lengths = np.diff(begins, append=len(sqns))
+        one = Seen("point", ("10.0.0.1", 7), "", sqns[begins], lengths, times)
+        _, first_times = one.first_times()
+        assert one.steps_back().tolist() == (np.flatnonzero(np.diff(first_times) < 0) + 1).tolist()
+        assert one.first_times_at(np.arange(len(first_times))).tolist() == first_times.tolist()
+
+
+def test_memory_does_not_grow_with_the_datagrams_of_a_point() -> None:
+    """All tables of a long session need less memory than one array with a number for each of its datagrams."""
+    story = Story()
+    story.stream(START, MS, 1, 100)
+    story.nak(START + 120 * MS, ONE, 50)
+    story.data(START + 121 * MS, 50, again=True)
+    facts = story.facts()
+    [stream] = facts.sends
+    count = 4 << 20
+    times = START + US * np.arange(count)
+    long = Sends(np.array([1], np.uint32), np.array([count]), times)
+    tables_of(facts)
+    tracemalloc.start()
+    try:
+        made = tables_of(replace(facts, sends={stream: long}))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert made["coverage"]["datagrams"].sum() == count
+    assert peak_bytes < times.nbytes

@@ -20,7 +20,7 @@ import polars as pl
 from umstack.analysis.restarts import restarts
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import EPOCH_NS, SESSION
-from umstack.facts.sends import Stream, distance, expanded, times_at
+from umstack.facts.sends import Stream, distance, expanded, pieces_of, times_at
 
 _HALF = 2**31
 _EPOCHS_AFTER = 10
@@ -155,6 +155,27 @@ class Seen:
         """Return each number once, and the time at which it was first seen."""
         again = self.begins[self.copied()]
         return np.delete(self.sqns, again), np.delete(self.times_ns, again)
+
+    def steps_back(self) -> Numbers:
+        """Return the indices, among the numbers without copies, of those seen before the number in front of them."""
+        again = self.begins[self.copied()]
+        # A copy is given the time at which its number was first seen: then no time decreases at it.
+        begins_chain = np.diff(again, prepend=-2) != 1
+        original = again[begins_chain][np.cumsum(begins_chain) - 1] - 1
+        found = [np.empty(0, np.int64)]
+        for start, times in pieces_of(self.times_ns):
+            low, high = np.searchsorted(again, (start, start + len(times)))
+            if low < high:
+                times = times.copy()
+                times[again[low:high] - start] = self.times_ns[original[low:high]]
+            found.append(np.flatnonzero(np.diff(times) < 0) + 1 + start)
+        places = np.concatenate(found)
+        return places - np.searchsorted(again, places)
+
+    def first_times_at(self, places: Numbers) -> Numbers:
+        """Return the times at which numbers were first seen, at these indices among the numbers without copies."""
+        again = self.begins[self.copied()]
+        return self.times_ns[places + np.searchsorted(again - np.arange(len(again)), places, "right")]
 
     def missing(self) -> tuple[Numbers, Numbers]:
         """Return runs of numbers, between the first and the last, that were neither seen nor skipped by a filter: their

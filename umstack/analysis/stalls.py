@@ -8,13 +8,12 @@ import polars as pl
 from umstack.analysis.losses import MS, Rare
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import SESSION, STATUS
-from umstack.facts.sends import Sends, times_at
+from umstack.facts.sends import Sends, pieces_of, times_at
 
 STALL_NS = 5 * MS
 """The minimum time between two first sendings in a stall."""
 _RESUMED_NS = MS
 """How soon after a repair the publisher must resume, unless the stall is long: then within a tenth of it."""
-_PIECE = 1 << 20
 
 STALLS = {
     "publisher": pl.String,
@@ -35,12 +34,8 @@ STALLS = {
 
 def paused_ns(sends: Sends) -> int:
     """Return the sum of all times of more than `STALL_NS` between two successive first sendings."""
-    total = 0
-    # Each piece starts with the last time of the piece before.
-    for start in range(0, len(sends) - 1, _PIECE):
-        steps = np.diff(sends.times_ns[start : start + _PIECE + 1])
-        total += int(steps[steps > STALL_NS].sum())
-    return total
+    steps = (np.diff(times) for _, times in pieces_of(sends.times_ns))
+    return sum(int(piece[piece > STALL_NS].sum()) for piece in steps)
 
 
 def stalls(facts: Facts, rows: Rare) -> pl.DataFrame:

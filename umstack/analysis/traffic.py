@@ -139,11 +139,13 @@ def of_a_steady_clock(rated: pl.DataFrame, everything: list[Seen]) -> pl.DataFra
     near = np.arange(_STEP_DATAGRAMS)
     parts = [rated.select(*_POINT).clear().with_columns(from_ns=pl.lit(0), to_ns=pl.lit(0))]
     for one in everything:
-        _, times = one.first_times()
-        first_after = np.flatnonzero(np.diff(times) < 0) + 1
-        is_inside = (first_after >= _STEP_DATAGRAMS) & (first_after <= len(times) - _STEP_DATAGRAMS)
+        first_after = one.steps_back()
+        distinct = len(one) - int(one.copied().sum())
+        is_inside = (first_after >= _STEP_DATAGRAMS) & (first_after <= distinct - _STEP_DATAGRAMS)
         first_after = first_after[is_inside, np.newaxis]
-        before, after = times[first_after - 1 - near], times[first_after + near]
+        before, after = (
+            one.first_times_at(places) for places in (first_after - 1 - near, first_after + near)
+        )
         at = np.flatnonzero(before.min(axis=1) > after.max(axis=1))
         # A rate's bucket may begin before the span, and reach into it.
         spans = {"from_ns": after[at].min(axis=1) - BUCKET_NS, "to_ns": before[at].max(axis=1)}

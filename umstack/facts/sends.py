@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ _WRAP = 2**32
 _LARGE_FILES = "/var/tmp"
 _PLACES = 1 << 9
 """Pages that are mapped at a time. The kernel maps sixteen for each page that is read."""
+_PIECE = 1 << 20
+"""The number of times in a piece that is read at once."""
 _SPILL_SENDS = 1 << 20
 """The number of times per stream that are held in memory before they are written to its file."""
 
@@ -89,8 +91,8 @@ def distance(later: Numbers, earlier: Numbers) -> Numbers:
 
 def times_at(times_ns: Numbers, places: Numbers) -> Numbers:
     """Return the times at these ascending indices. Pages of a mapped file are released after they are read."""
-    mapped = times_ns.base.obj if isinstance(times_ns.base, memoryview) else None
-    if not isinstance(mapped, mmap.mmap):
+    mapped = _mapping(times_ns)
+    if mapped is None:
         return times_ns[places]
     found = np.empty(len(places), np.int64)
     for begin in range(0, len(places), _PLACES):
@@ -98,6 +100,24 @@ def times_at(times_ns: Numbers, places: Numbers) -> Numbers:
         found[piece] = times_ns[places[piece]]
         mapped.madvise(mmap.MADV_DONTNEED)
     return found
+
+
+def pieces_of(times_ns: Numbers) -> Iterator[tuple[int, Numbers]]:
+    """Yield all times in pieces, each with the index of its first time, and with the first time of the next piece.
+
+    Pages of a mapped file are released after each piece: memory does not grow with the number of times.
+    """
+    mapped = _mapping(times_ns)
+    for start in range(0, max(1, len(times_ns) - 1), _PIECE):
+        yield start, times_ns[start : start + _PIECE + 1]
+        if mapped is not None:
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def _mapping(times_ns: Numbers) -> mmap.mmap | None:
+    """Return the mapped file that times are in, or None."""
+    mapped = times_ns.base.obj if isinstance(times_ns.base, memoryview) else None
+    return mapped if isinstance(mapped, mmap.mmap) else None
 
 
 def _runs(sqns: Numbers) -> tuple[Numbers, Numbers]:
