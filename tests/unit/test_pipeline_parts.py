@@ -203,6 +203,70 @@ def test_late_captures_change_the_rollups_of_their_day_only(tmp_path: Path) -> N
     _equal(read_tables(layout.root)[0], tables_of(facts_of([capture])))
 
 
+def test_a_capture_that_arrives_after_its_day_was_compacted_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions over three days: the first midnight arrives last, and its batch is killed, compacted and repeated.
+
+    The tables are those of one report on everything, and every rollup adds up to the rows of its day.
+    """
+    capture = made_capture(tmp_path, start_ns=START_NS + DAY_NS - 1_500_000_000)
+    next_day = made_capture(tmp_path, start_ns=START_NS + 2 * DAY_NS)
+    first, *late, last = split(capture, 250_000)
+    layout = made_layout(tmp_path / "tables")
+    before = pa.concat_tables([_packed_by_day(first), _packed_by_day(last)])
+    take(layout, 0, before)
+    take(layout, 1, packed_facts(facts_of([next_day])))
+    compact_all(layout.root)
+    rows = pa.concat_tables(map(_packed_by_day, late))
+    wanted = tables_of(facts_of([capture, next_day]))
+    crash = _Crash(monkeypatch)
+    # Before any facts, between those of two days, and among the tables.
+    for at in (1, 4, 60):
+        killed = Layout(shutil.copytree(layout.root, tmp_path / f"killed-{at}"))
+        crash.left = at
+        with pytest.raises(_Killed):
+            take(killed, 2, rows)
+        compact_all(killed.root)
+        take(killed, 2, rows)
+        _equal(read_tables(killed.root)[0], wanted)
+        _check_rollups(killed, wanted)
+
+
+def _check_rollups(layout: Layout, wanted: Tables) -> None:
+    """Compare the rollups with sums over the rows of a report, day by day."""
+
+    def gold(name: str) -> pl.DataFrame:
+        found = layout.root / "gold" / name / "date=2026-*" / "*" / "rows.parquet"
+        return pl.read_parquet(found, hive_partitioning=True).cast({"date": pl.Date})
+
+    day = pl.from_epoch(pl.col("lost_ns") // DAY_NS, time_unit="d").alias("date")
+    lost = wanted["losses"].with_columns(day)
+    sums = [
+        pl.len().cast(pl.Int64).alias("lost"),
+        pl.col("repaired_ns").is_null().sum().cast(pl.Int64).alias("unrepaired"),
+    ]
+    key = ["date", "publisher", "session_id"]
+    of_receivers = lost.group_by(*key, "receiver").agg(*sums).sort(*key, "receiver")
+    assert of_receivers["date"].n_unique() == 3
+    assert_frame_equal(
+        gold("receiver_days").select(of_receivers.columns).sort(*key, "receiver"), of_receivers
+    )
+    of_sessions = lost.group_by(key).agg(*sums).sort(key)
+    assert_frame_equal(gold("session_days").select(of_sessions.columns).sort(key), of_sessions)
+    sent = gold("session_days").group_by("publisher", "session_id").agg(pl.col("messages").sum())
+    totals = wanted["topics"].group_by("publisher", "session_id").agg(pl.col("messages").sum())
+    assert_frame_equal(sent.sort("session_id"), totals.sort("session_id"))
+    for name in ("session_days", "topic_days", "receiver_days"):
+        names = {
+            "session_days": key,
+            "topic_days": [*key, "topic_index"],
+            "receiver_days": [*key, "receiver"],
+        }
+        assert not gold(name).select(names[name]).is_duplicated().any()
+    assert gold("topic_days")["messages"].sum() == wanted["topics"]["messages"].sum()
+
+
 def _packed_by_day(part: Split) -> pa.Table:
     """Return the facts of a part by day, as the stream has them."""
     counter = Counter(DAY_NS)
