@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,12 +20,15 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow as pa
+from pyspark.errors import StreamingQueryException
 
 from umstack.capture.generate import Traffic, generate
+from umstack.errors import SystemFailure
 from umstack.recorder import Journal
 from umstack.recorder.tables import messages
 from umstack.spark import UmpcapDataSource
 from umstack.spark.live_source import UmstackDataSource
+from umstack.spark.streaming_query import run_query, wait_for_end
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -114,3 +118,47 @@ def test_a_journal_of_an_older_version_is_refused_or_read_as_far_as_it_goes(
         reader.load(str(tmp_path)).collect()
     rows = reader.schema("topic string, sequence_number bigint, offset bigint").load(str(tmp_path)).collect()
     assert [tuple(row) for row in rows] == [("orders", 7, offset) for offset in range(5)]
+
+
+class _EndedQuery:
+    """A query that has ended, as Spark shows it."""
+
+    isActive = False  # noqa: N815
+
+    def __init__(self, failure: str | None) -> None:
+        self._failure = failure
+        self.stops = 0
+
+    def exception(self) -> Exception | None:
+        return None if self._failure is None else StreamingQueryException(self._failure)
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+def test_a_query_whose_source_starts_too_slowly_is_started_again() -> None:
+    """Only for that failure, which precedes the first batch, and not for ever."""
+    slow = "[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back."
+
+    def run(failures: list[str | None]) -> None:
+        queries, left = list[_EndedQuery](), list(failures)
+
+        def start() -> Any:
+            queries.append(_EndedQuery(left.pop(0)))
+            return queries[-1]
+
+        ran.append(queries)
+        run_query(
+            start, lambda: starts.append(1), lambda one: wait_for_end(one, never, "the query", "see above")
+        )
+
+    ran, starts, never = list[list[_EndedQuery]](), list[int](), threading.Event()
+    run([slow, slow, None])
+    assert [one.stops for one in ran[0]] == [1, 1, 1]
+    assert len(starts) == 1
+    with pytest.raises(SystemFailure, match=r"the query ended: .*connect back"):
+        run([slow] * 100)
+    assert 3 < len(ran[1]) < 10
+    with pytest.raises(SystemFailure, match="the query ended: disk full"):
+        run(["disk full", None])
+    assert [one.stops for one in ran[2]] == [1]

@@ -24,7 +24,7 @@ from umstack.monitor.window_findings import TRAFFIC
 from umstack.spark import UmpcapDataSource
 from umstack.spark.driver_folder import driver_folder
 from umstack.spark.spark_session import DEFAULT_DRIVER_MEMORY, spark_session
-from umstack.spark.streaming_query import start_query, wait_for_end, wait_for_existing
+from umstack.spark.streaming_query import run_query, start_query, wait_for_end, wait_for_existing
 from umstack.spark.table_format import PARQUET, append_table
 
 _QUERY = "findings"
@@ -89,15 +89,14 @@ def monitor(
         driver_folder("umstack-monitor-") as folder,
     ):
         reporter = _Reporter(options, sinks_for(options, say), warn, options.checkpoint or Path(folder))
-        query = reporter.start(spark)
-        started()
-        try:
+
+        def wait(query: StreamingQuery) -> None:
             if not options.once:
                 wait_for_end(query, stop, *_FAILED)
             elif wait_for_existing(query, stop, *_FAILED):
                 reporter.finish()
-        finally:
-            query.stop()
+
+        run_query(lambda: reporter.start(spark), started, wait)
 
 
 def sinks_for(options: MonitorOptions, say: Callable[[str], None]) -> list[Sink]:

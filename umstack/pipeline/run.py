@@ -36,7 +36,7 @@ from umstack.recorder.tables import messages
 from umstack.spark import UmpcapDataSource
 from umstack.spark.live_source import UmstackDataSource
 from umstack.spark.spark_session import DEFAULT_DRIVER_MEMORY, is_local, spark_session
-from umstack.spark.streaming_query import start_query, wait_for_end, wait_for_existing
+from umstack.spark.streaming_query import run_query, start_query, wait_for_end, wait_for_existing
 
 _QUERY = "tables"
 _FAILED = ("the pipeline", "run it again: it continues where it stopped, and repeats the last batch")
@@ -133,15 +133,8 @@ def run_pipeline(
             is_little=is_local(options.master),
         ) as spark:
             writer = _Writer(layout, settings, options, on_batch, upload)
-            query = writer.start(spark)
-            started()
-            try:
-                if options.once:
-                    wait_for_existing(query, stop, *_FAILED)
-                else:
-                    wait_for_end(query, stop, *_FAILED)
-            finally:
-                query.stop()
+            wait = wait_for_existing if options.once else wait_for_end
+            run_query(lambda: writer.start(spark), started, lambda query: wait(query, stop, *_FAILED))
         return writer.progress
 
 

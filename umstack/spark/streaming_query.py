@@ -1,11 +1,13 @@
-"""Starting a streaming query, waiting for it so that it can be stopped, and its failure as one line."""
+"""Running a streaming query: starting it, waiting for it so that it can be stopped, and its failure as one line."""
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +18,10 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from umstack.errors import SystemFailure, error_from_path
 
+_LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.2
+_STARTS = 6
+_NOT_CONNECTED = "Python worker failed to connect back"
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 _RAISED = re.compile(r"^[\w.]+(?:Error|Exception|Failure): .*", re.MULTILINE)
 
@@ -31,6 +36,35 @@ def start_query(writer: DataStreamWriter, checkpoint: Path) -> StreamingQuery:
             if os.strerror(number) in text:
                 raise error_from_path(OSError(number, text), f"checkpoint {checkpoint}") from error
         raise
+
+
+def run_query(
+    start: Callable[[], StreamingQuery], started: Callable[[], None], wait: Callable[[StreamingQuery], object]
+) -> None:
+    """Start a query, wait for it, and stop it. A query whose source did not start in time is started again.
+
+    Spark gives the Python process of a stream's source ten seconds to import PySpark and connect. No setting changes
+    that (createSimpleWorker in Spark's PythonWorkerFactory), and on a busy machine it takes longer. The source starts
+    before the first batch, and the checkpoint has all earlier ones, so nothing is lost or repeated.
+
+    Args:
+        start: Starts the query.
+        started: Called once, when the query has been started.
+        wait: Waits for the query; its failure is a SystemFailure.
+    """
+    for left in reversed(range(_STARTS)):
+        query = start()
+        if left == _STARTS - 1:
+            started()
+        try:
+            wait(query)
+            return
+        except SystemFailure as error:
+            if left == 0 or _NOT_CONNECTED not in str(error):
+                raise
+            _LOG.warning("%s; starting the query again", error)
+        finally:
+            query.stop()
 
 
 def wait_for_existing(query: StreamingQuery, stop: threading.Event, what: str, hint: str) -> bool:
