@@ -20,11 +20,17 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.unit.object_store import made_bucket, running_store
 from umstack.capture import Split
+from umstack.capture.reading.ranges import joined
+from umstack.capture.reading.remote import version_of
 from umstack.capture.reading.split import walk
 from umstack.facts.packet_columns import PACKETS
+from umstack.pipeline import run
+from umstack.pipeline.layout import Layout
+from umstack.spark import umpcap_manifest
 from umstack.spark.umpcap import UmpcapReader
 from umstack.spark.umpcap_parts import UmpcapOptions
 from umstack.spark.umpcap_stream import UmpcapStreamReader
+from umstack.spark.umpcap_tasks import CaptureTask
 
 
 def capture(*sqns: int, size: int = 40) -> bytes:
@@ -40,6 +46,8 @@ class Query:
 
     def __init__(self, folder: Path | str, **options: str) -> None:
         self._options = {"path": str(folder), "targetPartitionBytes": "500", **options}
+        self.tasks: list[list[CaptureTask]] = []
+        """The tasks of each micro-batch."""
         self.restart()
         self._start: Any = self._reader.initialOffset()
 
@@ -56,6 +64,7 @@ class Query:
         """Return the rows of the next micro-batch, in partition order."""
         end = json.loads(json.dumps(self._reader.latestOffset()))
         parts = self._reader.partitions(self._start, end)
+        self.tasks.append(parts)
         rows = [row for part in parts for batch in self._reader.read(part) for row in batch.to_pylist()]
         self._reader.commit(end)
         self._start = end
@@ -352,3 +361,48 @@ def test_a_stream_follows_a_folder_of_a_store(tmp_path: Path) -> None:
         assert len(noted) == 1
         assert "s3://growing/today/a.pcap: replaced by a file of another length" in noted[0]
         assert statuses() == ([], [])
+
+
+def test_an_object_whose_splits_are_known_is_read_by_several_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each packet and each note is there once, also if the object is replaced between listing and planning. A pipeline
+    finds the splits of objects that it has not listed before.
+    """
+    with running_store() as parameters:
+        store = made_bucket("large", parameters)
+        url = f"s3://large/today?{parameters}"
+        query = Query(url, notes="true", manifestFolder=str(tmp_path))
+        options = UmpcapOptions.of(query._options)
+
+        def put(name: str, content: bytes) -> str:
+            with store.open_output_stream(f"large/today/{name}", compression=None) as stream:
+                stream.write(content)
+            return f"s3://large/today/{name}?{parameters}"
+
+        def keep_splits(uri: str) -> None:
+            splits = joined(Split(uri), {}, options.target_bytes, options.ports)
+            kept = umpcap_manifest._stored(splits)
+            umpcap_manifest._keep(uri, version_of(uri), options, kept)
+
+        keep_splits(put("a.pcap", capture(*range(60))[:-3]))
+        rows = query.rows()
+        noted = [row["status"] for row in rows if row["status"].startswith("note: ")]
+        assert [row["transport_sqn"] for row in rows if row["status"] == "ok"] == list(range(59))
+        assert len(noted) == 1
+        assert len(query.tasks[-1]) > 5
+        put("b.pcap", capture(*range(100, 140)))
+        listed = query._reader.latestOffset()
+        keep_splits(put("b.pcap", capture(*range(200, 260))))
+        parts = query._reader.partitions(query._start, listed)
+        assert len(parts) == 1
+        found = [row for part in parts for batch in query._reader.read(part) for row in batch.to_pylist()]
+        assert [row["transport_sqn"] for row in found if row["status"] == "ok"] == list(range(200, 260))
+
+        made, layout = list[list[str]](), Layout(tmp_path / "tables")
+        monkeypatch.setattr(run, "find_splits", lambda _spark, files, **_: made.append(files))
+        layout.state.mkdir(parents=True)
+        layout.add_captures(["s3://large/today/a.pcap"])
+        for source in (url, url.replace("today", "tomorrow"), str(tmp_path)):
+            run._split_new_objects(None, layout, run.PipelineOptions(source, layout.root))  # type: ignore[arg-type]
+        assert made == [[f"s3://large/today/b.pcap?{parameters}"]]

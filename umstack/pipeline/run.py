@@ -33,7 +33,7 @@ from umstack.pipeline.published import ICEBERG, PARQUET, publish, require
 from umstack.pipeline.upload import Upload
 from umstack.recorder.parquet_parts import TOPIC_INDEX
 from umstack.recorder.tables import messages
-from umstack.spark import UmpcapDataSource
+from umstack.spark import UmpcapDataSource, find_splits
 from umstack.spark.live_source import UmstackDataSource
 from umstack.spark.spark_session import DEFAULT_DRIVER_MEMORY, is_local, spark_session
 from umstack.spark.streaming_query import run_query, start_query, wait_for_end, wait_for_existing
@@ -132,10 +132,22 @@ def run_pipeline(
             # Facts are small regardless of the size of the captures; a cluster has more tasks than two.
             is_little=is_local(options.master),
         ) as spark:
+            _split_new_objects(spark, layout, options)
             writer = _Writer(layout, settings, options, on_batch, upload)
             wait = wait_for_existing if options.once else wait_for_end
             run_query(lambda: writer.start(spark), started, lambda query: wait(query, stop, *_FAILED))
         return writer.progress
+
+
+def _split_new_objects(spark: SparkSession, layout: Layout, options: PipelineOptions) -> None:
+    """Find the splits of remote captures that no batch has listed, so that several tasks read a large one."""
+    if not is_remote(options.source):
+        return
+    known, new = set(layout.captures()), list[str]()
+    with suppress(CaptureError):  # the folder may have no capture yet
+        new = [file for file in capture_files([options.source]) if shown(file) not in known]
+    if new:
+        find_splits(spark, new, hardwareTimes=str(options.hardware_times).lower())
 
 
 def _prepared(layout: Layout, options: PipelineOptions) -> Settings:

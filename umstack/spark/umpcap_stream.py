@@ -7,7 +7,8 @@ of others and the notes on each file: a restarted reader gets both, because Spar
 
 Positions in compressed files are those of the content. The driver inflates such a file to find its last packet. The
 offset has the version of the file, so a complete one is inflated once. A file that rotation compresses after it was
-read is not read again (umstack.spark.umpcap_siblings). A remote file is read whole when it appears, by one task.
+read is not read again (umstack.spark.umpcap_siblings). A remote file is read whole when it appears, by one task, or by
+several if `find_splits` has found its splits before.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from pyspark.sql.types import StructType
 from umstack.capture import CaptureError, NoteKind, Split, decode
 from umstack.capture.reading.capture_files import capture_files, remote_versions
 from umstack.capture.reading.errors import MissingCapture
-from umstack.capture.reading.remote import Version, is_remote, shown, with_same_parameters
+from umstack.capture.reading.remote import Version, is_remote, shown, version_of, with_same_parameters
 from umstack.capture.reading.split import Walk, walk
 from umstack.spark.umpcap_copies import SIGNIFICANT_BYTES, Copies, copies_among
+from umstack.spark.umpcap_manifest import parts_of
 from umstack.spark.umpcap_notes import (
     COPY,
     Ages,
@@ -247,7 +249,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
         for file, last in end["files"].items():
             first = begun_at(file, start["files"], end["files"])
             if is_remote(file):
-                parts += self._remote_part(file, first, last)
+                parts += self._remote_parts(file, first, last)
                 continue
             # A file that became shorter is a different one and is read from its start.
             parts += self._parts(file, first if first <= last else 0, last)
@@ -268,10 +270,15 @@ class UmpcapStreamReader(DataSourceStreamReader):
             yield CapturePart(replace(place, end=following.start), size_bytes=following.start - place.start)
             place = following
 
-    def _remote_part(self, file: str, first: int, last: int) -> Iterator[CapturePart]:
-        if first != last:
-            split = self._begun(with_same_parameters(file, self._options.paths))
-            yield CapturePart(split, size_bytes=last, is_whole=True)
+    def _remote_parts(self, file: str, first: int, last: int) -> Iterator[CapturePart]:
+        """Return the kept splits of a remote file, or the whole file: the driver does not fetch it to split it."""
+        if first == last:
+            return
+        uri = with_same_parameters(file, self._options.paths)
+        version = version_of(uri)
+        # A file that was replaced since it was listed is read whole.
+        found = parts_of(uri, self._options, version if version.size == last else Version(last, 0))
+        yield from (replace(one, is_whole=True) for one in found)
 
     def _begun(self, file: str) -> Split:
         return Split(file, hardware_times=self._options.hardware_times)

@@ -24,7 +24,7 @@ class CapturePart:
     size_bytes: int = 0
     """Its bytes of the file, compressed ones of a compressed file."""
     is_whole: bool = False
-    """True if a stream reads the whole file as this part, and knows nothing else about it."""
+    """True if a stream reads the whole file in one batch, perhaps in several parts, and knows nothing else about it."""
 
 
 @dataclass
