@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from polars.testing import assert_frame_equal
 from tests.unit.pipeline_tables import DAY, START_NS, made_capture, made_layout, packed_facts, take
 from umstack.capture import CaptureError
 from umstack.facts.facts import facts_of
-from umstack.pipeline.layout import DAY_NS, SILVER, Layout
+from umstack.pipeline.layout import DAY_NS, SILVER, Layout, TablesError
 from umstack.pipeline.table_schema import schemas, with_partitions
 from umstack.spark import UmpcapDataSource, register_views
 
@@ -37,6 +37,33 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
         capture = made_capture(folder / "captures", START_NS + number * DAY_NS)
         take(made, number, packed_facts(facts_of([capture])))
     return made
+
+
+@pytest.mark.timeout(300)
+def test_views_of_an_object_store_have_the_same_rows(spark: Any, layout: Layout) -> None:
+    """Without a jar for the store: the workers read the objects."""
+    pytest.importorskip("moto")
+    from tests.unit.object_store import KEYS, made_bucket, running_store
+    from umstack.pipeline.upload import Upload
+
+    with running_store() as query:
+        made_bucket("views", query)
+        keys = f"{KEYS['AWS_ACCESS_KEY_ID']}:{KEYS['AWS_SECRET_ACCESS_KEY']}"
+        url = f"s3://{keys}@views/tables?{query}"
+        Upload(layout, url).everything()
+        assert register_views(spark, url, prefix="store_") == [
+            f"store_{one}" for of in schemas().values() for one in of
+        ]
+        for layer, name in (("silver", "losses"), ("gold", "receiver_days"), ("silver", "ip_fragments")):
+            files = f"{layout.table(layer, name)}/**/*.parquet"
+            wanted = _frame(pl.scan_parquet(files, hive_partitioning=True).collect())
+            assert_frame_equal(_frame(spark.table(f"store_{name}").toArrow()), wanted, check_dtypes=False)
+        of_days = spark.sql(
+            "SELECT date, sum(lost) FROM store_receiver_days GROUP BY date ORDER BY date"
+        ).collect()
+        assert [row["date"] for row in of_days] == [DAY, DAY + timedelta(days=1)]
+        with pytest.raises(TablesError, match="s3://views/nothing has no tables"):
+            register_views(spark, url.replace("tables", "nothing"))
 
 
 def _frame(table: Any) -> pl.DataFrame:

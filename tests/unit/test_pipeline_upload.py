@@ -27,9 +27,11 @@ from tests.unit.pipeline_tables import (
     take,
 )
 from umstack.analysis.tables import tables_of
+from umstack.capture.reading.remote import Version
 from umstack.errors import UmError
 from umstack.facts.facts import facts_of
-from umstack.pipeline import parts, upload
+from umstack.pipeline import fetched, parts, upload
+from umstack.pipeline.fetched import Fetched
 from umstack.pipeline.layout import DAY_NS, SILVER, Layout, Partition, TablesError, opened
 from umstack.pipeline.maintenance import compact_all
 from umstack.pipeline.published import publish
@@ -233,6 +235,52 @@ def test_a_store_belongs_to_one_folder(tmp_path: Path, where: tuple[Any, str, st
     assert Upload(layout, url).everything() == many
 
 
+def test_a_report_reads_the_tables_of_a_store(
+    tmp_path: Path, capture: str, where: tuple[Any, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fetches silver tables, and facts only where it needs them; a batch that comes meanwhile is fetched, too."""
+    filesystem, path, url = where
+    layout = made_layout(tmp_path / "tables")
+    layout.add_captures([capture])
+    batches = batches_of(capture, 900_000)
+    take(layout, 0, batches[0])
+    Upload(layout, url).everything()
+    update, updates, seen = fetched._update, list[int](), set[str]()
+
+    def updated(of: Fetched, known: dict[str, Version], wanted: dict[str, Version]) -> None:
+        update(of, known, wanted)
+        seen.update(wanted)
+        updates.append(len({*wanted.items()} - {*known.items()}))
+        if len(updates) < len(batches):
+            take(layout, len(updates), batches[len(updates)])
+            Upload(layout, url).everything()
+
+    monkeypatch.setattr(fetched, "_update", updated)
+    made, packets, captures, settings = read_tables(url)
+    assert (packets, captures, settings) == (1500, [capture], SETTINGS)
+    for name, table in tables_of(facts_of([capture])).items():
+        assert_frame_equal(made[name], table, rel_tol=1e-12, abs_tol=0)
+    assert len(updates) == len(batches) > 1
+    assert 0 < max(updates[1:]) < updates[0]
+    assert {one.split("/")[3] for one in seen if one.startswith("bronze/")} == {"session=none"}
+    monkeypatch.setattr(fetched, "_update", update)
+    # Each session is active in two periods now: its tables are made from its facts.
+    later = made_capture(tmp_path, start_ns=START_NS + 2 * DAY_NS)
+    take(layout, 9, packed_facts(facts_of([later])))
+    Upload(layout, url).everything()
+    made, wanted = read_tables(url)[0], tables_of(facts_of([capture, later]))
+    assert_frame_equal(made["sessions"], wanted["sessions"], rel_tol=1e-12, abs_tol=0)
+    assert made["losses"].equals(wanted["losses"])
+    monkeypatch.setattr(fetched, "_ROUND_SECONDS", 0)
+    with filesystem.open_output_stream(f"{path}/_umstack/unfinished") as stream:
+        stream.write(b"")
+    with pytest.raises(TablesError, match=f"the objects of s3://{path} have changed") as failed:
+        read_tables(url)
+    assert "a pipeline was killed" in failed.value.hint
+    with pytest.raises(TablesError, match="s3://lake/nothing has no tables"):
+        read_tables(f"s3://lake/nothing?{where[2].partition('?')[2]}")
+
+
 def test_a_store_that_cannot_be_used_is_reported(tmp_path: Path, where: tuple[Any, str, str]) -> None:
     """The error has the URL without connection parameters."""
     layout = made_layout(tmp_path / "tables")
@@ -243,6 +291,8 @@ def test_a_store_that_cannot_be_used_is_reported(tmp_path: Path, where: tuple[An
     with pytest.raises(TablesError, match="s3://lake/tables is no folder") as failed:
         opened("s3://lake/tables?region=x")
     assert "work folder" in failed.value.hint
+    assert opened(layout.root.as_uri()) == opened(layout.root)
+    assert Layout(layout.state / "layout.json").settings() is None
     assert is_store("gs://bucket/tables")
     assert not is_store("/tables")
     assert not is_store("file:///tables")

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 from umstack.capture.reading.remote import is_remote, shown
 from umstack.errors import UmError, naming_path
@@ -41,6 +41,8 @@ Partition = tuple[date, str]
 """Day and session of a table's partition."""
 STATE = "_umstack"
 """Folder of everything that is not a table, below the folder of tables."""
+UNFINISHED = "unfinished"
+"""File of the state that exists while a batch changes tables."""
 _COMPACTION = "compaction"
 _FORMAT = "umstack tables"
 _SESSION_LOCKS = 64
@@ -109,6 +111,9 @@ class Layout:
 
     root: Path
 
+    def __str__(self) -> str:
+        return str(self.root)
+
     @property
     def state(self) -> Path:
         """Folder of everything that is not a table."""
@@ -147,22 +152,9 @@ class Layout:
         """Return the settings, or None if the folder has no tables. TablesError for those of a newer version."""
         try:
             text = (self.state / "layout.json").read_text(encoding="utf-8")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        found = json.loads(text)
-        if found.get("format") != _FORMAT or found["version"] > VERSION:
-            raise TablesError(
-                f"the tables in {self.root} have version {found.get('version')}, this umstack reads up to {VERSION}",
-                hint="use the version of umstack that wrote them, or a newer one",
-            )
-        if found["version"] < VERSION:
-            raise TablesError(
-                f"the tables in {self.root} have version {found['version']}, whose sessions have no ports",
-                hint="make them again in another folder: umstack pipeline captures/ --tables DIR",
-            )
-        # Earlier versions knew only Parquet.
-        table_format = found.get("table_format", "parquet")
-        return Settings(found["captures"], found["mtu"], found["hardware_times"], table_format)
+        return parsed_settings(text, str(self))
 
     def save(self, settings: Settings) -> None:
         """Write version and settings."""
@@ -234,7 +226,7 @@ class Layout:
 
     @property
     def _unfinished(self) -> Path:
-        return self.state / "unfinished"
+        return self.state / UNFINISHED
 
     @contextmanager
     def session_locked(self, session: str) -> Iterator[None]:
@@ -246,20 +238,44 @@ class Layout:
             yield
 
 
+def parsed_settings(text: str, name: str) -> Settings:
+    """Return the settings in a layout.json of the tables `name`. TablesError for those of a newer version."""
+    found = json.loads(text)
+    if found.get("format") != _FORMAT or found["version"] > VERSION:
+        raise TablesError(
+            f"the tables in {name} have version {found.get('version')}, this umstack reads up to {VERSION}",
+            hint="use the version of umstack that wrote them, or a newer one",
+        )
+    if found["version"] < VERSION:
+        raise TablesError(
+            f"the tables in {name} have version {found['version']}, whose sessions have no ports",
+            hint="make them again in another folder: umstack pipeline captures/ --tables DIR",
+        )
+    # Earlier versions knew only Parquet.
+    table_format = found.get("table_format", "parquet")
+    return Settings(found["captures"], found["mtu"], found["hardware_times"], table_format)
+
+
 def opened(folder: str | os.PathLike[str]) -> tuple[Layout, Settings]:
     """Return the layout and the settings of a folder that has tables. TablesError if it has none."""
-    if is_remote(os.fspath(folder)):
+    name = os.fspath(folder)
+    if is_remote(name):
         raise TablesError(
-            f"{shown(os.fspath(folder))} is no folder of a file system",
+            f"{shown(name)} is no folder of a file system",
             hint="name the work folder of the pipeline, or a copy of the objects (docs/cluster.md)",
         )
-    layout = Layout(Path(folder).resolve())
+    layout = Layout(local_path(name).resolve())
     settings = layout.settings()
     if settings is None:
         raise TablesError(
             f"{layout.root} has no tables", hint="make them: umstack pipeline captures/ --tables DIR"
         )
     return layout, settings
+
+
+def local_path(name: str) -> Path:
+    """Return the path of a folder that is named by a path or a file:// URL."""
+    return Path(unquote(urlsplit(name).path) if name.startswith("file://") else name)
 
 
 def _day(folder: Path) -> date:

@@ -1,8 +1,10 @@
-"""Reads a pipeline's folder back as the tables of a report, without Spark."""
+"""Reads a pipeline's folder, or its copy in an object store, back as the tables of a report, without Spark."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date
 
 import polars as pl
@@ -10,9 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from umstack.analysis.tables import Tables, tables_of_part, together
+from umstack.capture.reading.remote import is_remote
 from umstack.facts.facts import Facts
 from umstack.facts.packed import NO_SESSION
 from umstack.pipeline.derive import periods
+from umstack.pipeline.fetched import fetched
 from umstack.pipeline.layout import (
     MESSAGES,
     SILVER,
@@ -30,17 +34,17 @@ from umstack.pipeline.table_schema import schemas
 def read_tables(folder: str | os.PathLike[str]) -> tuple[Tables, int, list[str], Settings]:
     """Return the tables of all sessions, the number of packets, the names of the captures, and the settings.
 
-    The tables are those of a report on the captures. Silver tables of a session that was active in several periods are
-    of one period each, so the tables of such a session are made from its facts.
+    `folder` may be the URL of an object store. The tables are those of a report on the captures. Silver tables of a
+    session that was active in several periods are of one period each, so the tables of such a session are made from its
+    facts.
     """
-    layout, settings = opened(folder)
-    if layout.folders(MESSAGES):
-        raise TablesError(
-            f"{layout.root} has the messages of a journal, not the packets of captures",
-            hint="a report needs captures: umstack pipeline captures/ --tables DIR",
-        )
     none = session_name(*NO_SESSION)
-    with layout.unchanging():
+    with _unchanging(os.fspath(folder)) as (layout, settings):
+        if layout.folders(MESSAGES):
+            raise TablesError(
+                f"{layout} has the messages of a journal, not the packets of captures",
+                hint="a report needs captures: umstack pipeline captures/ --tables DIR",
+            )
         sessions = layout.sessions()
         of_none = _merged(layout, none, sessions)
         parts = [tables_of_part(of_none, settings.mtu)]
@@ -54,6 +58,18 @@ def read_tables(folder: str | os.PathLike[str]) -> tuple[Tables, int, list[str],
                 stored.append(session)
         parts.append({name: _read(layout, name, stored, sessions) for name in schemas()[SILVER]})
         return together(parts), of_none.packets, layout.captures(), settings
+
+
+@contextmanager
+def _unchanging(tables: str) -> Iterator[tuple[Layout, Settings]]:
+    """Open a folder of tables, which no batch changes meanwhile, or fetch those of an object store."""
+    if is_remote(tables):
+        with fetched(tables) as found:
+            yield found
+        return
+    layout, settings = opened(tables)
+    with layout.unchanging():
+        yield layout, settings
 
 
 def _merged(layout: Layout, session: str, sessions: dict[str, list[date]]) -> Facts:

@@ -29,14 +29,14 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from umstack.capture.reading.remote import filesystem_of, is_remote, shown
-from umstack.pipeline.layout import BRONZE, GOLD, SILVER, STATE, Layout, Partition, TablesError
+from umstack.pipeline.layout import BRONZE, GOLD, SILVER, STATE, UNFINISHED, Layout, Partition, TablesError
 from umstack.pipeline.published import DELTA
 from umstack.pipeline.table_schema import bronze_schemas, schemas
 
 _STORES = ("s3", "gs", "gcs", "abfs", "abfss")
 """Schemes of stores that show an object only when it is complete."""
 _STATE_FILES = (f"{STATE}/layout.json", f"{STATE}/captures.json")
-_UNFINISHED, _WRITER = f"{STATE}/unfinished", f"{STATE}/writer.json"
+_UNFINISHED, _WRITER = f"{STATE}/{UNFINISHED}", f"{STATE}/writer.json"
 _DELTA_LOG = "_delta_log"
 _THREADS = 8
 _DATABASE = """

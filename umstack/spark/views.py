@@ -9,10 +9,13 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from umstack.pipeline.layout import BRONZE, opened
+from umstack.capture.reading.remote import is_remote, shown
+from umstack.pipeline.fetched import stored_rows, stored_settings
+from umstack.pipeline.layout import BRONZE, TablesError, opened
 from umstack.pipeline.published import DELTA, PARQUET, snapshot_files
 from umstack.pipeline.table_schema import bronze_schemas, schemas, with_partitions
 from umstack.spark.column_notes import commented
+from umstack.spark.umpcap_tables import reader_of_files, table_schema
 
 
 def register_views(spark: SparkSession, tables: str | os.PathLike[str], prefix: str = "") -> list[str]:
@@ -23,11 +26,12 @@ def register_views(spark: SparkSession, tables: str | os.PathLike[str], prefix: 
 
     Args:
         spark: The session that gets the views; earlier views of the same names are replaced.
-        tables: The folder that `umstack pipeline` fills.
+        tables: The folder that `umstack pipeline` fills, or the URL of its object store.
         prefix: Beginning of the names of the views, for folders of several networks.
 
     Returns:
-        The names of the views: those of the tables in docs/tables.md, `facts` and `messages`.
+        The names of the views: those of the tables in docs/tables.md, `facts` and `messages`; of an object store, the
+        silver and gold tables.
 
     Raises:
         TablesError: The folder has no tables, or those of a newer version.
@@ -37,6 +41,8 @@ def register_views(spark: SparkSession, tables: str | os.PathLike[str], prefix: 
         >>> register_views(spark, "tables")    # doctest: +SKIP
         >>> spark.sql("SELECT receiver, sum(lost) FROM receiver_days GROUP BY ALL").show()    # doctest: +SKIP
     """
+    if is_remote(os.fspath(tables)):
+        return _of_store(spark, os.fspath(tables), prefix)
     layout, settings = opened(tables)
     names = []
     for layer, of_layer in {BRONZE: bronze_schemas(), **schemas()}.items():
@@ -47,6 +53,25 @@ def register_views(spark: SparkSession, tables: str | os.PathLike[str], prefix: 
             else:
                 files = snapshot_files(layout, settings, name)
                 rows = _of_snapshot(spark, columns, files, is_delta=settings.table_format == DELTA)
+            rows.createOrReplaceTempView(prefix + name)
+            names.append(prefix + name)
+    return names
+
+
+def _of_store(spark: SparkSession, url: str, prefix: str) -> list[str]:
+    """Make a view of each silver and gold table below a URL. The workers read the objects as they read captures."""
+    if stored_settings(url) is None:
+        raise TablesError(
+            f"{shown(url)} has no tables", hint="make them: umstack pipeline captures/ --tables URL"
+        )
+    names = []
+    for layer, of_layer in schemas().items():
+        for name in of_layer:
+            files = spark.createDataFrame(
+                stored_rows(url, layer, name), "path string, day date, session string"
+            )
+            columns = table_schema(name)
+            rows = files.mapInArrow(reader_of_files(url, name), columns)
             rows.createOrReplaceTempView(prefix + name)
             names.append(prefix + name)
     return names
