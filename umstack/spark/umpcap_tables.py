@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,12 +13,13 @@ from pyspark.sql.types import StructType
 
 from umstack.capture import CaptureError, CaptureNotes, decode
 from umstack.capture.reading.capture_files import capture_files, copies
-from umstack.capture.reading.remote import is_remote
+from umstack.capture.reading.remote import filesystem_of, is_remote
 from umstack.facts.facts import Counter, Facts
 from umstack.facts.kinds import SESSION
 from umstack.facts.packed import packed, unpacked
 from umstack.pipeline.derive import session_rows
-from umstack.pipeline.layout import DAY_NS, Layout, day_of, opened, session_name
+from umstack.pipeline.fetched import stored_rows, stored_settings
+from umstack.pipeline.layout import DAY_NS, Layout, day_of, local_path, opened, session_name
 from umstack.pipeline.table_schema import layer_of, schemas, with_partitions
 from umstack.report.outputs import arrow
 from umstack.spark.column_notes import commented
@@ -66,9 +66,8 @@ class TableReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return the files of the table; for captures one task that computes it."""
         paths = self._options.paths
-        if len(paths) == 1 and not is_remote(paths[0]) and Layout(Path(paths[0])).settings() is not None:
-            layout, _ = opened(paths[0])
-            found = _files(layout, self._options.rows)
+        found = _files(paths[0], self._options.rows) if len(paths) == 1 else None
+        if found is not None:
             # Spark would read a partition None if there were no partitions.
             starts = range(0, max(1, len(found)), _FILES)
             return [TableFiles(found[start : start + _FILES]) for start in starts]
@@ -77,8 +76,11 @@ class TableReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read files, or compute the table of captures."""
         if isinstance(partition, TableFiles):
+            tables = self._options.paths[0]
+            filesystem = filesystem_of(tables)[0] if is_remote(tables) else None
             for path, day, session in partition.files:
-                yield from self._shaped(pq.read_table(path, partitioning=None), day, session)
+                rows = pq.read_table(path, partitioning=None, filesystem=filesystem)
+                yield from self._shaped(rows, day, session)
         elif isinstance(partition, Captures):
             for session, day, rows in _computed(partition.files, self._options):
                 yield from self._shaped(rows, day, session)
@@ -96,8 +98,26 @@ class TableReader(DataSourceReader):
         return batches
 
 
-def _files(layout: Layout, name: str) -> list[tuple[str, date, str]]:
+def reader_of_files(tables: str, name: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function that reads files of a table on the workers; its rows are their path, day and session."""
+    reader = TableReader(table_schema(name), UmpcapOptions.of({"path": tables, "rows": name}))
+
+    def read(files: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in files:
+            wanted = [(row["path"], row["day"], row["session"]) for row in batch.to_pylist()]
+            yield from reader.read(TableFiles(wanted))
+
+    return read
+
+
+def _files(tables: str, name: str) -> list[tuple[str, date, str]] | None:
+    """Return the files of a table with their day and session; None if `tables` has no tables but captures."""
     layer = layer_of(name) or ""
+    if is_remote(tables):
+        return None if stored_settings(tables) is None else stored_rows(tables, layer, name)
+    if Layout(local_path(tables)).settings() is None:
+        return None
+    layout, _ = opened(tables)
     found = [
         (layout.partition(layer, name, day, session) / "rows.parquet", day, session)
         for session, days in layout.sessions().items()
