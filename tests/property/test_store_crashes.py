@@ -119,7 +119,7 @@ def run_all(*, lies: bool) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_crash_at_any_operation_loses_nothing_acknowledged(seed: int) -> None:
-    """Writes, syncs, truncation, new and removed files: any of them may be the last, also while recovering."""
+    """Writes, syncs, truncation, new and removed files: any of them may be the last, also while recovering. UP-80."""
     World(seed).run()
 
 
@@ -209,7 +209,7 @@ def test_a_flipped_bit_costs_one_record_and_differs_from_a_torn_tail() -> None:
 
 
 def test_without_a_sync_per_commit_every_valid_record_is_kept() -> None:
-    """With durability `written` a later commit proves nothing about an earlier one: a hole is a hole."""
+    """With durability `written` a later commit proves nothing about an earlier one: a hole is a hole. UP-75."""
     world, content, name = image(4, durability=Durability.WRITTEN)
     hole = bytearray(content)
     hole[200:400] = bytes(200)

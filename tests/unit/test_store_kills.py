@@ -63,7 +63,10 @@ class Load:
 def test_no_stable_message_is_lost_when_stores_are_killed(
     store_count: int, wipes: bool, tmp_path: Path
 ) -> None:
-    """The source continues each time; at the end every message is read once, in order and equal. UP-65, UP-81, W16."""
+    """The source continues each time; at the end every message is read once, in order and equal.
+
+    UP-65, UP-81, UP-83, W16.
+    """
     seed = int(os.environ.get("UM_SEED", random.SystemRandom().randrange(1 << 31)))
     print(f"seed {seed}")
     draw = random.Random(seed)

@@ -53,7 +53,10 @@ def _await(source: PersistentSource, event: SourceEvent) -> None:
 
 
 def test_a_subscriber_that_starts_after_the_publisher_has_ended_gets_every_message(tmp_path: Path) -> None:
-    """Live receivers get them at once; a restarted source continues its numbering; acknowledged ones do not return."""
+    """Live receivers get them at once; a restarted source continues its numbering; acknowledged ones do not return.
+
+    UP-36, UP-48.
+    """
     sent = [b"message %d" % number for number in range(3000)]
     with _store(tmp_path) as store:
         with open_context() as context:
@@ -122,7 +125,7 @@ def test_a_source_without_stores_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_runs_a_store_until_it_is_stopped(tmp_path: Path) -> None:
-    """`umstack store run` keeps messages, and SIGTERM ends it with status 0 and a summary."""
+    """`umstack store run` keeps messages, and SIGTERM ends it with status 0 and a summary. UP-4."""
     config = configuration_file(tmp_path)
     line = [sys.executable, "-m", "umstack", "store", "run", str(tmp_path / "a"), str(tmp_path / "b")]
     line += ["--listen", "127.0.0.1:0", "-i", "lo", "-c", str(config), "--json"]

@@ -22,7 +22,7 @@ _WRAP = (1 << 32) - 100
 def test_stable_messages_survive_every_fault(rule: StabilityRule, first_sqn: int) -> None:
     """Stable messages are readable and equal, numbers are not used twice, and everything becomes stable at the end.
 
-    UP-16, UP-23, UP-24, UP-51, UP-55, UP-58, UP-59, W16.
+    UP-6, UP-16, UP-23, UP-24, UP-51, UP-55, UP-58, UP-59, W16.
     """
     first = random.SystemRandom().randrange(1 << 31)
     print(f"seeds from {first}")

@@ -45,7 +45,7 @@ def test_the_checksum_is_crc_32c() -> None:
 
 
 def test_committed_messages_of_many_sources_are_read_back_in_order(tmp_path: Path) -> None:
-    """Across segments, and after the repository was closed and opened."""
+    """Across segments, and after the repository was closed and opened. UP-82."""
     with Repository(tmp_path, SMALL) as repository:
         sources = [repository.register_source(f"topic {n}", n + 1).number for n in range(5)]
         for first in range(0, 3000, 100):
@@ -147,7 +147,7 @@ def test_a_full_staging_ring_refuses_and_recovers(repository: Repository) -> Non
 
 
 def test_the_oldest_messages_of_a_source_are_dropped(tmp_path: Path) -> None:
-    """A source keeps its newest bytes; segments that nobody needs are removed; another source keeps all."""
+    """A source keeps its newest bytes; segments that nobody needs are removed; another source keeps all. UP-77."""
     with Repository(tmp_path, SMALL) as repository:
         big = repository.register_source("big", 1, retention_bytes=400_000).number
         small = repository.register_source("small", 2).number
@@ -249,7 +249,10 @@ def test_a_killed_process_loses_nothing_acknowledged(tmp_path: Path) -> None:
 
 
 def test_a_directory_belongs_to_one_process(tmp_path: Path) -> None:
-    """A second repository in the directory is refused until the first is closed; so is one without client state."""
+    """A second repository in the directory is refused until the first is closed; so is one without client state.
+
+    UP-76.
+    """
     with Repository(tmp_path, SMALL) as repository:
         with pytest.raises(RepositoryInUse):
             Repository(tmp_path, SMALL)

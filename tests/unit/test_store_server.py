@@ -291,7 +291,10 @@ def test_requests_that_are_left_over_do_not_wait(tmp_path: Path) -> None:
 def test_a_disk_that_stalls_delays_only_acknowledgements(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients are answered, live receivers get everything, and the messages are stable when the disk continues."""
+    """Clients are answered, live receivers get everything, and the messages are stable when the disk continues.
+
+    UP-1, UP-79, UP-86.
+    """
     may_sync = threading.Event()
     may_sync.set()
     sync = DiskFile.sync

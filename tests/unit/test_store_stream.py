@@ -65,7 +65,7 @@ def greeted(client: StoreStream, store: StoreStream, ends: tuple[socket.socket, 
 def test_messages_arrive_in_both_directions(
     key: Key | None, ends: tuple[socket.socket, socket.socket]
 ) -> None:
-    """One by one, several in a record, and in pieces of the network."""
+    """One by one, several in a record, and in pieces of the network. UP-7."""
     keys = (key,) if key is not None else ()
     client, store = stream(*keys, is_store=False, key=key), stream(*keys, is_store=True)
     greeted(client, store, ends)
