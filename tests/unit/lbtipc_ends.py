@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,6 +74,12 @@ def _socket() -> socket.socket:
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     peer.settimeout(SECONDS)
     return peer
+
+
+def send_with(peer: socket.socket, data: bytes, descriptors: Sequence[int]) -> None:
+    """Send a message with descriptors."""
+    fds = array.array("i", descriptors)
+    peer.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)] if descriptors else [])
 
 
 class RawReceiver(Closing):
@@ -145,16 +152,24 @@ class RawSource(Closing):
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         return fd, mmap.mmap(fd, size)
 
-    def accept(self, **changes: Any) -> socket.socket:
-        """Accept a receiver and welcome it, with fields of the message changed."""
+    def greet(self) -> socket.socket:
+        """Accept a receiver and read its HELLO."""
         peer, _ = self._listener.accept()
         peer.settimeout(SECONDS)
         self._peers.append(peer)
         assert decode(peer.recv(64)).kind == HELLO
-        fields = {"capacity": CAPACITY, "is_source_paced": int(self.is_source_paced), **changes}
-        welcome = Control(WELCOME, self.session_id, **fields)
-        fds = array.array("i", [self.log, self.page])
-        peer.sendmsg([welcome.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        return peer
+
+    def welcome(self, **changes: Any) -> bytes:
+        """Return a WELCOME with fields changed."""
+        paced = int(self.is_source_paced)
+        welcome = Control(WELCOME, self.session_id, capacity=CAPACITY, is_source_paced=paced)
+        return welcome._replace(**changes).encode()
+
+    def accept(self, **changes: Any) -> socket.socket:
+        """Accept a receiver and welcome it, with fields of the message changed."""
+        peer = self.greet()
+        send_with(peer, self.welcome(**changes), [self.log, self.page])
         return peer
 
     def write(self, record: bytes, end: int, at: int = 0) -> None:
