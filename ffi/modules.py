@@ -111,7 +111,6 @@ CORE = Module(
         Header("io/authentication.h", names=("UM_KEY_SETS_MAX",)),
         Header("io/publication_session.h"),
         Header("io/publication.h"),
-        Header("io/relay.h"),
         Header("io/subscription.h"),
         Header("core/source/retention.h", names=("um_retention_config",)),
         Header("core/wire/range_request.h", inline=("um_request_index",)),
@@ -125,6 +124,7 @@ CORE = Module(
         Header("core/ipc/shared_log.h", names=("UM_SHARED_CAPACITY_MIN",)),
         Header("io/ipc_server.h", names=("um_ipc_source_config",)),
         Header("io/context.h"),
+        Header("io/relay.h"),
         Header("io/statistics.h"),
         Header("capture/writing/datagram_frame.h", names=("um_datagram_frame",)),
         Header("capture/writing/pcapng_writer.h", names=(

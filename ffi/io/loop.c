@@ -27,6 +27,9 @@ static int handle_event(um_loop *loop, uint64_t data, int64_t now_ns)
         return session->is_used ? um_publication_session_on_stream(session, index & 0xffff, now_ns) : 0;
     case UM_WATCH_RINGS: /* every pass polls the rings */
         return 0;
+    case UM_WATCH_OUTSIDE:
+        loop->reactor->is_outside_ready = true;
+        return 0;
     default:
         um_reactor_on_wake(loop->reactor);
         return 0;

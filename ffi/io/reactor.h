@@ -45,6 +45,7 @@ struct um_reactor {
     _Atomic int64_t requested_ns;      /* when the loop is needed */
     int64_t request_due_ns;            /* the earliest request that the loop has taken; under the lock */
     bool is_watching_rings;            /* under the lock */
+    bool is_outside_ready;             /* an OUTSIDE descriptor was reported; written under the lock */
     atomic_bool is_threaded;           /* embedded mode: the context has a thread that runs the loop */
     _Atomic uint32_t unblock_count;    /* calls of um_context_unblock */
     const um_reactor_loop *loop;
@@ -52,7 +53,7 @@ struct um_reactor {
 };
 
 /* CONNECTING: a receiving connection being made. STREAM: a connection of a source session over TCP or LBT-IPC, or its
- * listening socket. */
+ * listening socket. OUTSIDE: a descriptor of the thread that runs the loop. */
 enum um_watch_kind {
     UM_WATCH_WAKE,
     UM_WATCH_GROUP,
@@ -60,6 +61,7 @@ enum um_watch_kind {
     UM_WATCH_RINGS,
     UM_WATCH_CONNECTING,
     UM_WATCH_STREAM,
+    UM_WATCH_OUTSIDE,
 };
 
 int um_reactor_open(um_reactor *reactor, const um_reactor_loop *loop);

@@ -1,9 +1,14 @@
 #include "io/relay.h"
 
+#include "io/context_private.h"
 #include "io/publication_private.h"
+#include "os/clock.h"
 #include "os/memory.h"
 
-enum { ROWS_PER_TAKE = 4096 };
+enum {
+    ROWS_PER_TAKE = 4096,
+    HELD_WAIT_NS = 50000, /* between attempts of a relay that a publication holds back, on a shared thread */
+};
 
 typedef struct relay_target {
     um_publication *publication; /* NULL: none */
@@ -18,6 +23,8 @@ struct um_relay {
     um_publication *dirty; /* has messages that were not flushed */
     uint8_t *scratch;      /* one message with its properties */
     size_t scratch_bytes;
+    uint64_t consumed_rows;
+    atomic_bool is_held; /* the last run ended with UM_RELAY_HELD */
     um_relay_counters counters;
     relay_target targets[UM_RELAY_SOURCES_MAX];
 };
@@ -45,6 +52,7 @@ static void consume(um_relay *relay, uint32_t count)
     um_queue_release(relay->rows.block, count);
     relay->rows.first += count;
     relay->rows.count -= count;
+    relay->consumed_rows += count;
 }
 
 void um_relay_close(um_relay *relay)
@@ -90,6 +98,11 @@ uint32_t um_relay_reached(const um_relay *relay, uint32_t source)
 {
     return source < UM_RELAY_SOURCES_MAX ? atomic_load_explicit(&relay->targets[source].reached, memory_order_acquire)
                                          : 0;
+}
+
+bool um_relay_is_held(const um_relay *relay)
+{
+    return atomic_load_explicit(&relay->is_held, memory_order_acquire);
 }
 
 void um_relay_read_counters(const um_relay *relay, um_relay_counters *out)
@@ -239,9 +252,16 @@ static bool needs_target(uint32_t kind)
            kind == UM_ROW_UNRECOVERABLE_LOSS || kind == UM_ROW_BURST_LOSS;
 }
 
-int um_relay_run(um_relay *relay, int64_t timeout_ns, uint32_t *source)
+/* Takes rows; without waiting it leaves the loop alone, which the caller runs. */
+static uint32_t take(um_relay *relay, int64_t timeout_ns)
 {
-    if (relay->rows.count == 0 && um_event_queue_poll(relay->queue, ROWS_PER_TAKE, timeout_ns, &relay->rows) == 0)
+    return timeout_ns == 0 ? um_event_queue_take(relay->queue, ROWS_PER_TAKE, &relay->rows)
+                           : um_event_queue_poll(relay->queue, ROWS_PER_TAKE, timeout_ns, &relay->rows);
+}
+
+static int run(um_relay *relay, int64_t timeout_ns, uint32_t *source)
+{
+    if (relay->rows.count == 0 && take(relay, timeout_ns) == 0)
         return UM_RELAY_IDLE;
     um_rows_materialize(relay->rows.block, relay->rows.first, relay->rows.count);
     while (relay->rows.count > 0) {
@@ -270,4 +290,65 @@ int um_relay_run(um_relay *relay, int64_t timeout_ns, uint32_t *source)
     }
     flush(relay);
     return UM_RELAY_IDLE;
+}
+
+int um_relay_run(um_relay *relay, int64_t timeout_ns, uint32_t *source)
+{
+    int result = run(relay, timeout_ns, source);
+    atomic_store_explicit(&relay->is_held, result == UM_RELAY_HELD, memory_order_release);
+    return result;
+}
+
+/* ---- one thread for all relays and their context ---- */
+
+int um_relays_watch(um_context *context, int fd)
+{
+    return um_reactor_watch(&context->reactor, fd, UM_WATCH_OUTSIDE, 0);
+}
+
+/* How a round over the relays ended. */
+typedef struct relay_round {
+    int result;     /* UM_RELAY_UNKNOWN or _ENDED: the round stopped there */
+    bool has_moved; /* more rows may be in the queues */
+    bool is_held;
+} relay_round;
+
+/* Runs each relay once, beginning after *relay, so that one that often needs its owner delays no other. */
+static relay_round run_each(um_relay *const *relays, uint32_t count, uint32_t *relay, uint32_t *source)
+{
+    relay_round round = {.result = UM_RELAY_IDLE};
+    for (uint32_t i = 0; i < count; i++) {
+        *relay = *relay + 1 < count ? *relay + 1 : 0;
+        um_relay *one = relays[*relay];
+        uint64_t consumed_rows = one->consumed_rows;
+        int result = um_relay_run(one, 0, source);
+        if (result == UM_RELAY_UNKNOWN || result == UM_RELAY_ENDED) {
+            round.result = result;
+            return round;
+        }
+        round.has_moved |= one->consumed_rows != consumed_rows;
+        round.is_held |= result == UM_RELAY_HELD;
+    }
+    return round;
+}
+
+int um_relays_run(um_context *context, um_relay *const *relays, uint32_t count, int64_t timeout_ns, uint32_t *relay,
+                  uint32_t *source)
+{
+    if (!um_gate_enter(&context->gate))
+        return UM_RELAY_IDLE;
+    um_reactor *reactor = &context->reactor;
+    int64_t now_ns = um_clock_ns(), end_ns = now_ns + timeout_ns;
+    relay_round round;
+    reactor->is_outside_ready = false;
+    do {
+        round = run_each(relays, count, relay, source);
+        if (round.result != UM_RELAY_IDLE)
+            break;
+        int64_t until_ns = round.is_held ? um_earliest_ns(now_ns + HELD_WAIT_NS, end_ns) : end_ns;
+        um_loop_pass(&context->loop, round.has_moved ? 0 : until_ns);
+        now_ns = um_clock_ns();
+    } while (now_ns < end_ns && !reactor->is_outside_ready);
+    um_gate_leave(&context->gate);
+    return round.result;
 }

@@ -11,12 +11,14 @@
  *
  * A publication that is held back holds the relay, and with it the queue.
  *
- * Threads: one at a time; the relayed count from any. Memory: um_relay_open maps it; the queue and the publications
- * outlive it. Errors: negative errno.
+ * Threads: one at a time; the relayed count from any. Either each relay has a thread, which waits in um_relay_run, or
+ * one thread runs all relays and the loop of their context, which is in sequential mode, by um_relays_run. Memory:
+ * um_relay_open maps it; the queue and the publications outlive it. Errors: negative errno.
  */
 #ifndef UM_IO_RELAY_H
 #define UM_IO_RELAY_H
 
+#include "io/context.h"
 #include "io/event_queue.h"
 #include "io/publication.h"
 
@@ -49,8 +51,18 @@ void um_relay_forget(um_relay *relay, uint32_t source);
 /* Moves rows until the queue is empty, waiting up to timeout_ns for the first row and for a publication. Returns a
  * um_relay_result; *source is the source that it is about. */
 int um_relay_run(um_relay *relay, int64_t timeout_ns, uint32_t *source);
+/* Runs the relays of a context in sequential mode, and its loop between them, for timeout_ns. Ends earlier for a relay
+ * that needs its owner, and when a descriptor of um_relays_watch is readable. *relay: the index of the relay that was
+ * run last, from which the next call continues; 0 first. Returns UM_RELAY_UNKNOWN or UM_RELAY_ENDED for that relay and
+ * *source, else UM_RELAY_IDLE. */
+int um_relays_run(um_context *context, um_relay *const *relays, uint32_t count, int64_t timeout_ns, uint32_t *relay,
+                  uint32_t *source);
+/* Makes um_relays_run end when the descriptor is readable. It is watched until it is closed. */
+int um_relays_watch(um_context *context, int fd);
 /* Returns the topic sequence number after the last message of the source that was moved, or reported lost. */
 uint32_t um_relay_reached(const um_relay *relay, uint32_t source);
+/* Returns true while messages wait for a publication. Any thread. */
+bool um_relay_is_held(const um_relay *relay);
 /* Copies the counters. Any thread. */
 void um_relay_read_counters(const um_relay *relay, um_relay_counters *out);
 

@@ -125,9 +125,9 @@ IO_LAYERS = (
     {"receiving_connections"},
     {"publication_session", "subscription", "loop_leader"},
     {"publication", "loop"},
-    {"late_joining", "relay"},
+    {"late_joining"},
     {"context"},
-    {"statistics"},
+    {"relay", "statistics"},
 )
 # Headers of one concept's users, which say no more of another concept than its name or a configuration.
 IO_PUBLIC = {

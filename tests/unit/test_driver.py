@@ -56,6 +56,7 @@ from umstack.driver.protocol import (
 from umstack.driving import Driver, DriverLimits
 from umstack.driving import driver as driving
 from umstack.driving.relay import Relay
+from umstack.driving.threads import DedicatedThreads
 from umstack.driving.topics import DriverContext
 from umstack.errors import ResourceLimit
 from umstack.events import Event
@@ -554,7 +555,9 @@ def test_a_source_without_space_for_its_log_leaves_the_others(
             raise ResourceLimit("no memory for another log")
 
         memory = receiver._memory
-        relay = Relay(memory, keeps_numbers=True, on_unknown=refuse, on_ended=lambda _name: None)
+        relay = Relay(
+            memory, DedicatedThreads(), keeps_numbers=True, on_unknown=refuse, on_ended=lambda _name: None
+        )
         try:
             receiver.wait_connected(timeout=SECONDS)
             for number in range(3):

@@ -59,6 +59,7 @@ class DriverPlan:
     subscribers: int = 8
     idle_contexts: int = 10
     attached_contexts: int = 200
+    threading_mode: str = "dedicated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +76,14 @@ class Serving:
 
 
 @contextmanager
-def serving(host: PlacedHost, config: str, link: str) -> Iterator[Serving]:
+def serving(host: PlacedHost, plan: DriverPlan) -> Iterator[Serving]:
     """Run a driver on the host's interface."""
     with tempfile.TemporaryDirectory(prefix="umstack-bench-") as folder:
         path, file = Path(folder) / "driver.sock", Path(folder) / "options"
-        file.write_text(config)
+        file.write_text(plan.config)
         command = [sys.executable, "-m", "umstack", "driver", host.address, "--path", str(path)]
-        command += ["-c", str(file), "-o", f"link={link}", "--clients-max", _ATTACH_LIMIT]
+        command += ["-c", str(file), "-o", f"link={plan.link}", "--clients-max", _ATTACH_LIMIT]
+        command += ["--threading-mode", plan.threading_mode]
         process = host.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
             assert process.stderr is not None
@@ -121,22 +123,22 @@ def _streams(lab: Lab, plan: DriverPlan, progress: Progress) -> list[Result]:
     for size, api, _ in plan.streams:
         spec = StreamSpec(size=size, api=api, seconds=plan.seconds, config=plan.config, link=plan.link)
         ways = {
-            IN_PROCESS: partial(_stream, lab, spec, pins, False, False),
-            _RECEIVES: partial(_stream, lab, spec, pins, False, True),
-            _SENDS: partial(_stream, lab, spec, pins, True, False),
+            IN_PROCESS: partial(_stream, lab, plan, spec, pins, False, False),
+            _RECEIVES: partial(_stream, lab, plan, spec, pins, False, True),
+            _SENDS: partial(_stream, lab, plan, spec, pins, True, False),
         }
         results += _in_turns(plan, f"{size} B, {api} API", ways, rate, progress)
     return results
 
 
-def _stream(lab: Lab, spec: StreamSpec, pins: Pins, sends: bool, receives: bool) -> Result:
+def _stream(lab: Lab, plan: DriverPlan, spec: StreamSpec, pins: Pins, sends: bool, receives: bool) -> Result:
     here, there = lab.hosts
     with ExitStack() as stack:
 
         def through(is_used: bool, host: PlacedHost) -> StreamSpec:
             if not is_used:
                 return spec
-            driver = stack.enter_context(serving(host, spec.config, spec.link))
+            driver = stack.enter_context(serving(host, plan))
             return dataclasses.replace(spec, driver=driver.path)
 
         publisher, subscriber = through(sends, here), through(receives, there)
@@ -152,15 +154,15 @@ def _round_trips(lab: Lab, plan: DriverPlan, progress: Progress) -> list[Result]
         spec = RoundTripSpec(wait=wait, loop="core", seconds=plan.seconds, config=plan.config, link=plan.link)
         ways = {
             IN_PROCESS: partial(measure_round_trip, lab, spec, pins),
-            _BOTH: partial(_round_trip_by_drivers, lab, spec, pins),
+            _BOTH: partial(_round_trip_by_drivers, lab, plan, spec, pins),
         }
         results += _in_turns(plan, f"round trips, {wait}", ways, p50, progress)
     return results
 
 
-def _round_trip_by_drivers(lab: Lab, spec: RoundTripSpec, pins: Pins) -> Result:
+def _round_trip_by_drivers(lab: Lab, plan: DriverPlan, spec: RoundTripSpec, pins: Pins) -> Result:
     here, there = lab.hosts
-    with serving(here, spec.config, spec.link) as near, serving(there, spec.config, spec.link) as far:
+    with serving(here, plan) as near, serving(there, plan) as far:
         return measure_round_trip(lab, spec, pins, (near.path, far.path))
 
 
@@ -224,7 +226,7 @@ def _sharing(lab: Lab, plan: DriverPlan) -> tuple[list[Result], list[Target]]:
     host = lab.hosts[1]
 
     def through(count: int) -> tuple[Result, float]:
-        with serving(host, spec.config, spec.link) as driver:
+        with serving(host, plan) as driver:
             before = driver.cpu_seconds
             attached = dataclasses.replace(spec, driver=driver.path)
             sent, received = carry_out(lab, spec, None, [End(host, attached)] * count, connected=1)
@@ -254,7 +256,7 @@ def _shared_result(
 def _fairness(lab: Lab, plan: DriverPlan) -> Target:
     """Two publishers in two processes send for the same time: the slower's share of the faster's messages."""
     host = lab.hosts[0]
-    with serving(host, plan.config, plan.link) as driver, ExitStack() as stack:
+    with serving(host, plan) as driver, ExitStack() as stack:
         spec = StreamSpec(
             size=1400,
             seconds=plan.seconds,
@@ -283,7 +285,7 @@ def _fairness(lab: Lab, plan: DriverPlan) -> Target:
 def _attached(lab: Lab, plan: DriverPlan, count: int) -> Iterator[tuple[Serving, int, list[float]]]:
     """Attach this many contexts of one process. Yields the driver, the process, and the seconds that each took."""
     host = lab.hosts[1]
-    with serving(host, plan.config, plan.link) as driver:
+    with serving(host, plan) as driver:
         spec = AttachSpec(interface=host.address, config=plan.config, driver=driver.path, contexts=count)
         with running(host, "umstack.bench.driver_ends", spec.as_arguments("attach")) as end:
             seconds = end.receive(READY_SECONDS + count)["attached_seconds"]

@@ -63,6 +63,7 @@ from umstack.cli.bench_tables import (
     throughput_table,
 )
 from umstack.cli.interruption import INTERRUPTED_STATUS, stoppable, terminable
+from umstack.driving.threads import THREADING_MODES
 from umstack.errors import UmError, Unsupported
 from umstack.store.repository import Durability
 
@@ -471,6 +472,13 @@ def _ipc(
     default=200,
     show_default=True,
     help="Number of attached contexts whose memory is measured.",
+)
+@click.option(
+    "--threading-mode",
+    type=click.Choice(THREADING_MODES),
+    default=THREADING_MODES[0],
+    show_default=True,
+    help="Threads of the driver (docs/driver.md).",
 )
 @_LINK
 @common_options(2.0)

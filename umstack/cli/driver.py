@@ -17,6 +17,7 @@ from umstack.cli.stack_options import JSON_OPTION, configuration, warn_in_one_li
 from umstack.config import Scope
 from umstack.driver import default_path
 from umstack.driving import Driver, DriverLimits
+from umstack.driving.threads import THREADING_MODES
 from umstack.driving.topics import DriverContext
 from umstack.errors import PermissionNeeded, UmError
 from umstack_xdp import XdpError
@@ -74,6 +75,14 @@ _POLICY = Policy()
     help="Maximum number of receivers per application.",
 )
 @click.option(
+    "--threading-mode",
+    type=click.Choice(THREADING_MODES),
+    default=THREADING_MODES[0],
+    show_default=True,
+    help="dedicated: a thread receives, and others send. shared: one thread for everything, for a driver that has one "
+    "processor.",
+)
+@click.option(
     "-o",
     "--option",
     "options",
@@ -99,6 +108,7 @@ def command(
     user_clients_max: int,
     sources_max: int,
     receivers_max: int,
+    threading_mode: str,
     options: tuple[str, ...],
     config_file: str | None,
     broker_path: str | None,
@@ -122,7 +132,11 @@ def command(
     links: dict[str, dict[str, str]] = {}
     try:
         with terminable(once=True), ExitStack() as stack:
-            contexts = [stack.enter_context(DriverContext(one, config=config)) for one in interfaces]
+            is_shared = threading_mode == "shared"
+            contexts = [
+                stack.enter_context(DriverContext(one, config=config, is_shared=is_shared))
+                for one in interfaces
+            ]
             inherited = inherited_listener()
             if inherited is not None and len(interfaces) > 1:
                 raise UmError("systemd passed one socket", hint="give the unit of a driver one interface")

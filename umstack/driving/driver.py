@@ -142,7 +142,8 @@ class Driver:
         """Serve until stop(), or an exception such as KeyboardInterrupt."""
         while True:
             has_timers = self._ending or any(not one.is_attached for one in self._applications)
-            for key, _ in self._selector.select(_LOOK_SECONDS if has_timers else None):
+            timeout = _LOOK_SECONDS if has_timers else None
+            for key, _ in self._context.relay_threads.wait(self._selector, timeout):
                 if key.fileobj is self._stopping:
                     return
                 if key.fileobj is self._listener:

@@ -20,7 +20,9 @@ from umstack._engine.transport_address import LbtipcAddress
 from umstack.config import Config, ReceiverOptions
 from umstack.context import Context
 from umstack.driver import SharedLog
-from umstack.driving.relay import Relay
+from umstack.driving.relay import NOT_READY, Relay, RelayThreads
+from umstack.driving.threads import DedicatedThreads, SharedThread
+from umstack.errors import OptionError
 from umstack.event_queue import EventQueue
 from umstack.events import Event
 from umstack.receiver import Receiver
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from umstack._engine.transport_address import TransportAddress
 
 _ATTACHED_SECONDS = 1.0
-_LOOK_SECONDS = 0.001
 _REPORTED_RECEIVERS_MAX = 128
 """As many as fit a message of the control protocol."""
 _LOCAL_OPTIONS = frozenset(
@@ -63,6 +64,31 @@ _LOCAL_OPTIONS = frozenset(
 
 class DriverContext(Context):
     """The context of a driver. Its receivers do not receive its own sources, whose messages are in memory already."""
+
+    def __init__(
+        self,
+        interface: str | None = None,
+        *,
+        config: Config | None = None,
+        is_shared: bool = False,
+        **options: Any,
+    ) -> None:
+        """Open it. `is_shared` runs everything on the thread that serves the applications (docs/driver.md).
+
+        Raises:
+            UmError: As Context(), and if the option operational_mode contradicts `is_shared`.
+        """
+        mode = "sequential" if is_shared else "embedded"
+        configured = (config or Config()).context_options(**options).operational_mode
+        if configured == "sequential" and not is_shared:
+            raise OptionError(
+                "a driver chooses operational_mode itself", hint="start it with --threading-mode shared"
+            )
+        super().__init__(interface, config=config, **{**options, "mode": mode})
+        self.relay_threads: RelayThreads = SharedThread(self._engine) if is_shared else DedicatedThreads()
+        """Runs the relays of the driver."""
+        if is_shared:  # a context in sequential mode writes no file of itself
+            self._serve_statistics(is_required=False)
 
     def _on_source(self, topic: str, topic_index: int, address: TransportAddress, advertiser: str) -> None:
         if all(one.address != address for one in self._engine.sessions.sessions):
@@ -104,6 +130,10 @@ class _Output:
     session: SourceSession
     publication: Publication
     shared: SharedSource
+    invited: int = 0
+    """Applications to which the source was announced."""
+    attached_until_s: float = 0.0
+    """How long the first message waits for them."""
 
 
 class ReceivedTopic:
@@ -154,13 +184,27 @@ class ReceivedTopic:
         self._receiver = self._context.receiver(self.topic, **options)
         self._relay = Relay(
             self._receiver._memory,
+            self._context.relay_threads,
             keeps_numbers=True,
             on_unknown=self._on_unknown,
             on_ended=self._on_ended,
         )
 
     def _on_unknown(self, name: str) -> Any:
-        """Open the log of a source, and let the applications attach before its first message is written."""
+        """Return the log of a source, once the applications had time to attach: before its first message is written."""
+        output = self._outputs.get(name)
+        if output is None:
+            output = self._open(name)
+            with self._lock:
+                self._outputs[name] = output
+            output.invited = self._announce(self, output.shared)
+            output.attached_until_s = time.monotonic() + _ATTACHED_SECONDS
+        is_late = time.monotonic() >= output.attached_until_s
+        is_ready = is_late or clients_of(output.publication) >= output.invited
+        return output.publication.handle if is_ready else NOT_READY
+
+    def _open(self, name: str) -> _Output:
+        """Open the log of a source."""
         engine = self._context.engine
         options = Config().source_options(
             transport="lbtipc", transport_lbtipc_behavior="receiver_paced", **cast("Any", self._stall())
@@ -178,14 +222,7 @@ class ReceivedTopic:
         log = SharedLog(address.session_id, transport_id, topic_index, session.log_key)
         if (endpoint := self._receiver._subscription.request_port_of(name)) is not None:
             log = replace(log, request_ip=endpoint.ip, request_port=endpoint.port)
-        shared = SharedSource(name, log)
-        with self._lock:
-            self._outputs[name] = _Output(session, publication, shared)
-        invited = self._announce(self, shared)
-        end = time.monotonic() + _ATTACHED_SECONDS
-        while clients_of(publication) < invited and time.monotonic() < end:
-            time.sleep(_LOOK_SECONDS)
-        return publication.handle
+        return _Output(session, publication, SharedSource(name, log))
 
     def _stall(self) -> dict[str, str]:
         """An application that releases nothing for as long as a full queue may hold is cut off."""
@@ -262,6 +299,7 @@ class PublishedTopic:
             self.shared = SharedSource(name, log)
             self._relay = Relay(
                 self._memory,
+                context.relay_threads,
                 keeps_numbers=False,
                 on_unknown=lambda _name: self._source._publication.handle,
                 on_ended=lambda _name: self.ended.set(),
