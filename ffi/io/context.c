@@ -280,10 +280,7 @@ bool um_context_wait(um_context *context, int fd, int64_t timeout_ns)
 
 uint32_t um_context_receive_buffer(um_context *context)
 {
-    um_reactor_lock(&context->reactor);
-    uint32_t least = context->receiving.least_buffer_bytes;
-    um_reactor_unlock(&context->reactor);
-    return least;
+    return atomic_load_explicit(&context->receiving.least_buffer_bytes, memory_order_relaxed);
 }
 
 uint64_t um_context_ephemeral_ports(um_context *context)

@@ -111,14 +111,15 @@ typedef struct um_receiving {
     void *reorder_memory;
     size_t reorder_bytes;
     void *resume_memory;
-    um_group *groups;            /* UM_RECEIVING_GROUPS_MAX, mapped */
-    uint32_t group_limit;        /* groups beyond it were never used */
-    uint32_t group_changes;      /* groups joined and left, and connections made and lost, ever */
-    uint32_t connection_count;   /* over TCP and LBT-IPC */
-    uint32_t ipc_count;          /* of these, over LBT-IPC */
-    uint32_t least_buffer_bytes; /* smallest buffer that the kernel granted to a group's socket; 0: no socket yet */
-    bool is_reading_rings;       /* a group is joined, so the loop waits for the rings */
-    uint64_t hold_changes;       /* those of the node when the groups' is_held were updated */
+    um_group *groups;          /* UM_RECEIVING_GROUPS_MAX, mapped */
+    uint32_t group_limit;      /* groups beyond it were never used */
+    uint32_t group_changes;    /* groups joined and left, and connections made and lost, ever */
+    uint32_t connection_count; /* over TCP and LBT-IPC */
+    uint32_t ipc_count;        /* of these, over LBT-IPC */
+    /* Smallest buffer that the kernel granted to a group's socket; 0: no socket yet. Changed under the lock. */
+    _Atomic uint32_t least_buffer_bytes;
+    bool is_reading_rings; /* a group is joined, so the loop waits for the rings */
+    uint64_t hold_changes; /* those of the node when the groups' is_held were updated */
     um_rx ring_batch[UM_RINGS_BATCH_MAX];
     uint32_t pass_datagrams;               /* in this pass of the loop; coalesced datagrams are counted singly */
     um_receive_coalescing *coalescing;     /* counts datagrams received from rings */

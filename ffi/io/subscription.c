@@ -96,6 +96,8 @@ int um_subscription_map_resumed(um_subscription *subscription, const um_receiver
 uint32_t um_subscription_take_ended(um_subscription *subscription, um_ended_source *out, uint32_t max)
 {
     um_reactor *reactor = subscription->receiving->reactor;
+    if (atomic_load_explicit(&subscription->ended_count, memory_order_relaxed) == 0)
+        return 0; /* without the lock, for which a caller may wait as long as one pass of the loop */
     um_reactor_lock(reactor);
     uint32_t count = subscription->ended_count < max ? subscription->ended_count : max;
     subscription->ended_count -= count;

@@ -2,6 +2,8 @@
 #ifndef UM_IO_SUBSCRIPTION_PRIVATE_H
 #define UM_IO_SUBSCRIPTION_PRIVATE_H
 
+#include <stdatomic.h>
+
 #include "io/event_queue_private.h"
 #include "io/receiving.h"
 #include "io/subscription.h"
@@ -12,9 +14,9 @@ struct um_subscription {
     um_gate gate;
     um_event_queue *queue; /* outlives the subscription */
     um_subscription *next;
-    um_subscription **link; /* the pointer to it in the list */
-    um_ended_source *ended; /* not taken yet */
-    uint32_t ended_count;
+    um_subscription **link;       /* the pointer to it in the list */
+    um_ended_source *ended;       /* not taken yet */
+    _Atomic uint32_t ended_count; /* changed under the reactor's lock */
     uint32_t ended_capacity;
 };
 

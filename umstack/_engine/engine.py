@@ -41,7 +41,7 @@ from umstack._engine.transport_address import (
     transport_name,
 )
 from umstack._engine.waiting import SEQUENTIAL_SLICE_NS, SLICE_NS, timeout_ns
-from umstack.config import ContextOptions, LintWarning, lint_datagram_size
+from umstack.config import ContextOptions, LintWarning, ReceiverOptions, lint_datagram_size
 from umstack.errors import InterfaceError, OptionError
 from umstack.repeated_records import RepeatedRecords
 from umstack.sizing import udp_payload_bytes
@@ -97,6 +97,7 @@ class Engine:
         "__weakref__",
         "_duty_cycle",
         "_ephemeral_ports_seen",
+        "_options_seen",
         "_unblocks_seen",
         "core",
         "dispatch",
@@ -119,6 +120,8 @@ class Engine:
         self.unblock_count = 0
         self._unblocks_seen = 0
         self._ephemeral_ports_seen = 0
+        self._options_seen = list[ReceiverOptions]()
+        """At most two different options of receivers that were mapped to sources."""
         fragmented = lint_datagram_size(options, interface.name, interface.mtu_bytes)
         self.link = _open_link(options, interface, fragmented)
         try:
@@ -190,7 +193,7 @@ class Engine:
         key_set = self.keyring.number_of(topic)
         for subscription in wanting:
             config = receiver_session_config(address, subscription.options, core, key_set, advertiser)
-            ignored = self._ignored(config)
+            ignored = self._ignored(config) if self._have_receivers_differed(subscription.options) else []
             late: LateMapping | None = None
             if request_port is None:
                 result = subscription.map(config, topic_index, f"{name}[{topic_index}]")
@@ -290,6 +293,15 @@ class Engine:
                 "at others, which a firewall may not let through",
                 count,
             )
+
+    def _have_receivers_differed(self, options: ReceiverOptions) -> bool:
+        """Return true if receivers with different options were mapped to sources, these included.
+
+        While all are alike, a session need not be compared, which costs a wait for the core's lock.
+        """
+        if len(self._options_seen) < 2 and options not in self._options_seen:
+            self._options_seen.append(options)
+        return len(self._options_seen) > 1
 
     def _ignored(self, wanted: Any) -> list[str]:
         """Return the options of a receiver that differ from those of the first receiver of its session."""

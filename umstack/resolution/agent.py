@@ -23,6 +23,7 @@ from umstack.key_file import Key
 from umstack.resolution.codec import WireOption
 from umstack.resolution.daemons import DaemonClient
 from umstack.resolution.datagrams import BATCH, ReceivedDatagrams
+from umstack.resolution.fair_intake import FairIntake
 from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound, Unanswered
 from umstack.resolution.pattern import TopicPattern
 from umstack.resolution.tags import TRAILER_BYTES, ResolutionTags
@@ -31,6 +32,8 @@ from umstack.sizing import datagram_size
 from umstack_xdp.closing import Closing
 
 DATAGRAM_MINIMUM_BYTES = 500
+HANDLED_TOGETHER = 8
+"""Maximum number of datagrams handled before the socket is read again."""
 _log = logging.getLogger("umstack.resolution")
 
 _IP_MULTICAST_ALL = 49
@@ -129,6 +132,7 @@ class ResolutionAgent(Closing):
                 self._tags = stack.enter_context(ResolutionTags(keys, tolerance_ns, self._local))
             self._sockets = stack.pop_all()
         self._received = ReceivedDatagrams()
+        self._intake = FairIntake()
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when process() has data to receive."""
@@ -231,11 +235,15 @@ class ResolutionAgent(Closing):
 
     def process(self, now_ns: int) -> bool:
         """Handle received datagrams (a bounded number) and send due ones. Return true if more may be waiting."""
-        more = self._receive(now_ns)
+        for _ in range(BATCH // HANDLED_TOGETHER):
+            more = self._receive()
+            self._handle(now_ns)
+            if not self._intake:
+                break
         self._deliver(self.machine.left_topics(now_ns))
         self._send_due(now_ns)
         self._deliver(self.machine.take_unanswered())
-        return more
+        return more or bool(self._intake)
 
     def next_deadline_ns(self) -> int | None:
         """Return when process() must be called even if no datagram arrives; None for never."""
@@ -269,23 +277,31 @@ class ResolutionAgent(Closing):
         """Close the sockets. Sources that were not withdrawn time out at their receivers."""
         self._sockets.close()
 
-    def _receive(self, now_ns: int) -> bool:
-        """Receive and handle one batch of datagrams, even if a callback raises; then raise the first exception."""
+    def _receive(self) -> bool:
+        """Receive one batch of datagrams; return true if more may be waiting in the socket."""
         try:
             received = list(self._received.take(self._receiver))
         except OSError as error:
             # Reading a pending asynchronous error (the interface went down) clears it.
             self.last_error = error
             return False
-        failure: Exception | None = None
         for data, source in received:
+            self._intake.put(data, source)
+        self.machine.counters.tr_dgrams_dropped_overload = self._intake.dropped
+        return len(received) == BATCH
+
+    def _handle(self, now_ns: int) -> None:
+        """Handle a few datagrams, even if a callback raises; then raise the first exception."""
+        failure: Exception | None = None
+        for _ in range(HANDLED_TOGETHER):
+            if not self._intake:
+                break
             try:
-                self._take_in(data, source, now_ns)
+                self._take_in(*self._intake.take(), now_ns)
             except Exception as error:
                 failure = failure or error
         if failure is not None:
             raise failure
-        return len(received) == BATCH
 
     def _take_in(self, data: bytes, source: tuple[str, int], now_ns: int) -> None:
         if self._daemons is not None and not self._daemons.note_received(source, data, now_ns):

@@ -22,6 +22,7 @@ class ResolutionCounters:
     tr_dgrams_dropped_tag_stale: int = 0
     tr_dgrams_dropped_tag_replayed: int = 0
     tr_dgrams_dropped_stranger: int = 0
+    tr_dgrams_dropped_overload: int = 0
     tr_dgrams_send_failed: int = 0
     tr_daemon_changes: int = 0
     tr_src_topics: int = 0
