@@ -11,7 +11,7 @@ process ends: a file without the lock is that of an ended process.
 
 The file is written and not mapped: a store into a mapped file would end the process where the file system is full, or
 where someone truncates the file. A context writes it when it is created, and its thread for upkeep every half second,
-or less often if reading the counters would take more than 1/50 of a processor.
+or less often if the contexts of the process together would take more than 1/50 of a processor for it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _READS = 3
 """Maximum number of reads by a reader that the writer overtakes."""
 _INTERVAL_SECONDS = 0.5
 _COST_RATIO = 50
-"""The interval is at least this multiple of the processor time that the last report took."""
+"""The interval is at least this multiple of the processor time that the last reports of all contexts took."""
 _CONTEXTS_PER_PROCESS_MAX = 1000
 
 _log = logging.getLogger(__name__)
@@ -134,6 +134,8 @@ class CounterFile(Closing):
         self._read = read
         self._started_at = time.time()
         self._next = 0.0
+        self._cost = 0.0
+        """Processor time of the last report in seconds; 0 after close()."""
         self._sequence = 0
         self._fd: int | None = None
         """None: closed."""
@@ -179,7 +181,8 @@ class CounterFile(Closing):
             try:
                 self._write(self._text())
             finally:
-                cost = time.thread_time() - before
+                self._cost = time.thread_time() - before
+                cost = sum(file._cost for file in list(_open_files))
                 self._next = time.monotonic() + max(_INTERVAL_SECONDS, _COST_RATIO * cost)
 
     def _text(self) -> bytes:
@@ -215,6 +218,8 @@ class CounterFile(Closing):
                 self.path.unlink(missing_ok=True)
                 os.close(self._fd)
                 self._fd = None
+                self._cost = 0.0
+                _open_files.discard(self)
 
 
 _open_files: weakref.WeakSet[CounterFile] = weakref.WeakSet()
