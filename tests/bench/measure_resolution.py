@@ -122,7 +122,11 @@ def _summed(
     return result(
         what="resolution",
         link="socket",
-        cpu_seconds={"daemons": daemon_cpu, "contexts": sum(one["cpu_seconds"] for one in found)},
+        cpu_seconds={
+            "daemons": daemon_cpu,
+            "contexts": sum(one["cpu_seconds"] for one in found),
+            "making": sum(one["making_cpu_seconds"] for one in found),
+        },
         detail={
             "topics": plan.topics,
             "contexts": plan.contexts,

@@ -53,14 +53,14 @@ def resolve(spec: ResolutionSpec) -> None:
         contexts = {number: stack.enter_context(spec.open_context()) for number in numbers}
         say(ready=True)
         receive_order()
-        start, cpu_start = time.monotonic(), time.process_time()
+        start, cpu_start, making_start = time.monotonic(), time.process_time(), time.thread_time()
         for number, context in contexts.items():
             other = (number + spec.context_total // 2) % spec.context_total
             queue = context.event_queue()
             for topic in range(spec.topics):
                 context.source(_topic(number, topic))
                 context.receiver(_topic(other, topic), queue=queue)
-        made = time.monotonic() - start
+        made, making_cpu_seconds = time.monotonic() - start, time.thread_time() - making_start
         # A daemon does not send a context's advertisements back to it, so a context's own topics are not in its
         # cache.
         wanted = spec.topics * (spec.context_total - 1)
@@ -75,6 +75,7 @@ def resolve(spec: ResolutionSpec) -> None:
         counters = [_resolution(context) for context in contexts.values()]
         say(
             made_seconds=made,
+            making_cpu_seconds=making_cpu_seconds,
             resolved_seconds=None if waiting else resolved_at,
             known=[one["tr_cache_entries"] for one in counters],
             unresolved=[one["tr_rcv_unresolved_topics"] for one in counters],

@@ -356,11 +356,13 @@ def test_forged_status_messages(scene: Scene) -> None:
 def test_more_invented_receivers_than_there_is_space_for(scene: Scene) -> None:
     """The table of receivers is bounded: more receivers are refused, and the real one keeps its entry (AE-19)."""
     cookie = scene.hostile.cookie()
-    sqn = scene.hostile.overheard().sqn
-    scene.hostile.to_publisher(
-        scene.identity.status(sqn, length=36, receiver_id=number, window_bytes=2**32 - 1, cookie=cookie)
-        for number in range(1, 2_000)
+    sqn, placeholder = scene.hostile.overheard().sqn, 0x1122334455667788
+    status = scene.identity.status(
+        sqn, length=36, receiver_id=placeholder, window_bytes=2**32 - 1, cookie=cookie
     )
+    head, tail = status.split(placeholder.to_bytes(8, "big"))
+    # Scapy may need longer for 2,000 datagrams than a receiver is remembered.
+    scene.hostile.to_publisher(head + number.to_bytes(8, "big") + tail for number in range(1, 2_000))
     scene.await_sent("receivers_refused")
     scene.await_sent("receivers_timed_out", 100)
     report = scene.publisher.await_report(

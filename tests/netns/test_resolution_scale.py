@@ -24,12 +24,21 @@ def test_many_topics_of_many_contexts_are_resolved_through_two_daemons() -> None
 
 
 def test_what_resolution_costs_on_a_network_of_many_topics() -> None:
-    """Sixty contexts with six thousand topics, all discovered by each context, need less than 9 s of
-    processor time in total.
+    """Sixty contexts with six thousand topics, all discovered by each context: a record received costs at most a
+    tenth of what it costs to make a source or a receiver, and a topic is advertised and queried at most 100 times.
+
+    A slower machine repeats more records until it has handled them all, so the total time says nothing by itself.
     """
-    plan = ResolutionPlan(topics=6000, contexts=60, hosts=6, seconds=60)
+    plan = ResolutionPlan(topics=6000, contexts=60, hosts=6, seconds=120)
     measured = measure(plan, print)
     found, cpu_seconds = measured["detail"], measured["cpu_seconds"]
     assert found["resolved_seconds"] is not None, found
     assert found["unresolved"] == 0
-    assert cpu_seconds["contexts"] + cpu_seconds["daemons"] < 9, (cpu_seconds, found)
+    counters = found["counters"]
+    records = counters["tr_advertisements_rcved"] + counters["tr_queries_rcved"]
+    assert records > plan.topics * (plan.contexts - 1)
+    per_record = (cpu_seconds["contexts"] + cpu_seconds["daemons"] - cpu_seconds["making"]) / records
+    per_object = cpu_seconds["making"] / (2 * plan.topics)
+    print(f"{1e6 * per_record:.2f} us for a record, {1e6 * per_object:.1f} us for a source or receiver")
+    assert per_record < per_object / 10, (cpu_seconds, found)
+    assert max(counters["tr_advertisements_sent"], counters["tr_queries_sent"]) < 100 * plan.topics, found
