@@ -3,21 +3,29 @@ reported exactly."""
 
 from __future__ import annotations
 
+import json
+import os
+import random
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.netns.contexts import members
-from tests.unit.driver_ends import NOBODY, ROOT, applications, driver, driver_command
-from tests.unit.lbtipc_ends import payload
+from tests.unit.driver_ends import NOBODY, ROOT, Application, applications, driver, driver_command
+from tests.unit.lbtipc_ends import number_of, payload
 from tests.unit.loopback import OWN_ADDRESSES
-from tests.waiting import SECONDS, collect
+from tests.waiting import SECONDS, collect, wait_for
+from umstack import BurstLoss, Message, Receiver, Source, UnrecoverableLoss
+from umstack.events import Event
 from umstack.lab import Lab
 from umstack_xdp.xsk import unavailable
 
@@ -119,6 +127,107 @@ def test_a_killed_driver_is_replaced_without_unreported_losses(shared_lab: Lab, 
         assert report["in_order"]
         assert sum(n for name, n in report["counts"].items() if name.startswith(near)) == 2 * COUNT
         assert (report["events"]["DriverLost"], report["events"]["EndOfSession"]) == (1, 1)
+
+
+class _Load:
+    """A remote source that sends, and a remote receiver that checks every byte of each source it receives."""
+
+    def __init__(self, source: Source, receiver: Receiver) -> None:
+        self.sent = 0
+        self.counts: Counter[str] = Counter()
+        self.events: list[Event] = []
+        self._source, self._receiver = source, receiver
+        self._is_stopping = threading.Event()
+        self._threads = ThreadPoolExecutor(2)
+        self._ends = [self._threads.submit(self._send), self._threads.submit(self._check)]
+
+    def _send(self) -> None:
+        while not self._is_stopping.is_set():
+            self._source.send_many([payload(self.sent + step) for step in range(50)], flush=True)
+            self.sent += 50
+            time.sleep(0.005)
+
+    def _check(self) -> None:
+        while not self._is_stopping.is_set() or self._receiver.stats()["queued_messages"]:
+            for event in self._receiver.poll(timeout=0.1).events():
+                if isinstance(event, Message):
+                    assert number_of(event.data) == self.counts[event.source]
+                    self.counts[event.source] += 1
+                elif isinstance(event, UnrecoverableLoss | BurstLoss):
+                    self.events.append(event)
+
+    def stop(self) -> None:
+        """End both, and raise what they raised."""
+        self._is_stopping.set()
+        for end in self._ends:
+            end.result(SECONDS)
+        self._threads.shutdown()
+
+
+@pytest.mark.parametrize("link", LINKS[1:])
+def test_applications_that_are_killed_at_random_harm_nobody(shared_lab: Lab, link: str) -> None:
+    """kill -9 of two subscribers and a publisher under load: the others get every byte, and every message that a
+    publisher had sent arrives. UM_SECONDS=60 runs it for a minute, UM_SEED repeats a schedule."""
+    seconds = float(os.environ.get("UM_SECONDS", "5"))
+    seed = int(os.environ.get("UM_SEED", str(random.SystemRandom().randrange(2**32))))
+    print(f"UM_SEED={seed}")
+    draws = random.Random(seed)
+    here, there, _ = shared_lab.hosts
+    inward, outward = f"mortal/{link}/in", f"mortal/{link}/out"
+    accepted: dict[str, int] = {}
+    with (
+        driver(*ALLOWED, interface=here.interface, run=here.run, link=link) as one,
+        applications(one.path, interface=here.interface, run=here.run) as begin,
+        members(there, **OWN_ADDRESSES) as (far,),
+        far.source(inward, flow_control="min") as source,
+        far.receiver(outward) as receiver,
+    ):
+
+        def subscriber() -> Application:
+            made: Application = begin("subscribe", inward)
+            wait_for(lambda: made.ask("1")["counts"], "its first message")
+            made.order(str(10**9))
+            return made
+
+        def published(publisher: Application) -> None:
+            answer = publisher.ask("200")
+            accepted[answer["transport"]] = answer["sent"]
+
+        load = _Load(source, receiver)
+        subscribers, publisher = [subscriber(), subscriber()], begin("publish", outward, flow_control="min")
+        kills, deadline = 0, time.monotonic() + seconds
+        while time.monotonic() < deadline or kills < 3:
+            published(publisher)
+            if draws.random() < 0.3:
+                victim = draws.randrange(3)
+                if victim < 2:
+                    subscribers[victim].kill()
+                    subscribers[victim] = subscriber()
+                else:
+                    publisher.order("200")
+                    publisher.kill()
+                    publisher = begin("publish", outward, flow_control="min")
+                kills += 1
+        published(publisher)
+        wait_for(
+            lambda: all(load.counts[name] >= count for name, count in _by_source(load, accepted).items()),
+            "every message that a publisher had sent",
+        )
+        load.stop()
+        assert not load.events
+        for survivor in subscribers:
+            report = json.loads(survivor.hear())
+            (span,), (count,) = report["spans"].values(), report["counts"].values()
+            assert report["in_order"]
+            assert not report["lost"]
+            assert span == [load.sent - count, load.sent - 1], report
+        print(f"{kills} kills, {load.sent} messages in, {sum(load.counts.values())} out")
+
+
+def _by_source(load: _Load, accepted: Mapping[str, int]) -> dict[str, int]:
+    """Return how many messages of each source the applications had sent, by the source's name."""
+    names = {name.rpartition("[")[0]: name for name in load.counts}
+    return {names.get(transport, transport): count for transport, count in accepted.items()}
 
 
 def test_one_driver_serves_two_interfaces_and_lends_rings(shared_lab: Lab) -> None:

@@ -178,9 +178,9 @@ def _subscribe(context: Context, topic: str, options: dict[str, Any]) -> None:
                 break
         in_order = all(sorted(set(one)) == one for one in numbers.values())
         counts = {source: len(one) for source, one in numbers.items()}
-        print(
-            json.dumps({"counts": counts, "in_order": in_order, "lost": lost, "events": events}), flush=True
-        )
+        spans = {source: [one[0], one[-1]] for source, one in numbers.items()}
+        report = {"counts": counts, "in_order": in_order, "lost": lost, "events": events, "spans": spans}
+        print(json.dumps(report), flush=True)
 
 
 def _wait_written(source: Source, sent: int) -> None:
