@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import resource
 import socket
@@ -14,15 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.unit.loopback import open_context
 from tests.waiting import SECONDS, wait_for
+from umstack.cli import command
 from umstack.key_file import Key, read_key_file, write_new_key_file
 from umstack.store.client import PersistentSource, replay
 from umstack.store.protocol import SourceLimits, StoreLimits
 from umstack.store.repository import RepositoryEnded, RepositorySettings
 from umstack.store.repository.files import DiskFile
 from umstack.store.server import StoreServer
+from umstack.store.status import read_status
 from umstack.store.wire import (
     Keepalive,
     KeepaliveSender,
@@ -410,3 +414,25 @@ def test_receivers_that_register_at_once_share_syncs(tmp_path: Path) -> None:
         assert len({answer.reg_id for answer in answers if isinstance(answer, RegistrationResponse)}) == 1000
         assert len(state.receivers(0)) == 1000
         assert sum(statement == "COMMIT" for statement in statements) <= 2 * connections
+
+
+def test_the_status_names_clients_and_how_far_they_are(tmp_path: Path) -> None:
+    """While the Store runs and afterwards, as text and as JSON."""
+    with running(tmp_path) as store, open_context() as context:
+        with PersistentSource(context, "orders", [store.store.endpoint], 7) as source:
+            for _ in range(3):
+                source.send(b"data")
+            assert source.close() == []
+        assert len(list(replay("orders", store.store.endpoint, 3))) == 3
+        assert read_status(tmp_path)["is_running"]
+    done = CliRunner().invoke(command, ["store", "status", str(tmp_path), "--json"])
+    found = json.loads(done.output)
+    assert not found["is_running"]
+    assert found["counters"]["messages"] == 3
+    (orders,) = found["sources"]
+    assert (orders["topic"], orders["session_id"], orders["newest_sqn"]) == ("orders", 7, 2)
+    assert [(one["session_id"], one["acknowledged_sqn"]) for one in orders["receivers"]] == [(3, 2)]
+    lines = CliRunner().invoke(command, ["store", "status", str(tmp_path)]).output.splitlines()
+    assert "not running, 1 segments" in lines[0]
+    assert "source orders  session 7  newest 2" in lines[1]
+    assert "receiver  session 3  acknowledged 2" in lines[2]

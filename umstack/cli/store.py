@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -20,12 +22,14 @@ from umstack.store.protocol import StoreLimits
 from umstack.store.repository import Durability, RepositorySettings
 from umstack.store.repository.verification import DumpedRecord, SegmentReport, dump, verify
 from umstack.store.server import StoreServer
+from umstack.store.status import read_status
 
 _PORT = 14567
 
 _EXAMPLES = """\b
 Examples:
   umstack store run /var/lib/umstack/store --interface eth1 --listen 10.9.0.11:14567
+  umstack store status /var/lib/umstack/store
   umstack store verify /var/lib/umstack/store
   umstack store dump /var/lib/umstack/store --source 0 --first 1000 --last 1010
   umstack store dump /var/lib/umstack/store --json --content
@@ -143,6 +147,42 @@ def _serve(stores: list[StoreServer]) -> list[Exception]:
         for thread in threads:
             thread.join()
     return failures
+
+
+@command.command("status", epilog="Example: umstack store status /var/lib/umstack/store --json")
+@_DIRECTORY
+@JSON_OPTION
+def status_command(directory: Path, as_json: bool) -> None:
+    """Show the sources and receivers of the Store in DIR, running or not, and how far each receiver is.
+
+    A running Store writes its counters and newest numbers every 5 seconds. --json includes the counters.
+    """
+    status = read_status(directory)
+    if as_json:
+        click.echo(json.dumps(status))
+        return
+    now_ns = time.time_ns()
+    state = "running" if status["is_running"] else "not running"
+    click.echo(
+        f"{directory}  {state}, {status['segments']} segments, {amount(status['segment_bytes'])}, "
+        f"{amount(status['free_bytes'])} free"
+    )
+    for source in status["sources"]:
+        newest = source["newest_sqn"]
+        click.echo(
+            f"  source {source['topic']}  session {source['session_id']}  newest {newest}  "
+            f"active {_age(now_ns, source)} ago"
+        )
+        for receiver in source["receivers"]:
+            acknowledged = receiver["acknowledged_sqn"]
+            click.echo(
+                f"    receiver  session {receiver['session_id']}  acknowledged {acknowledged}  "
+                f"active {_age(now_ns, receiver)} ago"
+            )
+
+
+def _age(now_ns: int, client: dict[str, Any]) -> str:
+    return f"{max(now_ns - client['active_ns'], 0) / 1e9:.0f} s"
 
 
 @command.command("verify", epilog="Example: umstack store verify /var/lib/umstack/store")

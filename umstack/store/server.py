@@ -27,6 +27,7 @@ from umstack.store.commits import CommitThread
 from umstack.store.connections import ClientConnections
 from umstack.store.protocol import StoreLimits, StoreSide, encode_data
 from umstack.store.repository import DiskFull, Repository, RepositorySettings
+from umstack.store.status import write_status
 
 _FRAGMENT_FLAG = 4
 _POLL_ROWS = 4096
@@ -155,6 +156,7 @@ class StoreServer:
         self._acknowledge()
         self.side.write_consumption()
         self._clients.write()
+        self._write_status()
 
     def _step(self) -> None:
         is_busy = self._receive() or self._clients.has_work
@@ -182,6 +184,7 @@ class StoreServer:
             self._lifetimes_ns = now_ns
             with contextlib.suppress(DiskFull), self._repository.state.grouped():
                 self.side.check_lifetimes()
+            self._write_status()
         self._clients.write()
 
     def status(self) -> dict[str, Any]:
@@ -194,6 +197,11 @@ class StoreServer:
             "topics": len(self._receivers),
             "staged_bytes": self._repository.staged_bytes,
         }
+
+    def _write_status(self) -> None:
+        status = {**self.status(), "newest_sqns": self.side.newest_sqns()}
+        with contextlib.suppress(OSError):  # on a full disk the file shows its age
+            write_status(self._repository.directory, status)
 
     def _wake(self) -> None:
         os.eventfd_write(self._wake_fd, 1)

@@ -389,6 +389,14 @@ class StoreSide:
         self._outbox.counters["messages"] += 1
         return True
 
+    def newest_sqns(self) -> dict[int, int]:
+        """Return the newest sqn of each source that has messages, by its number."""
+        found = {
+            state.number: newest_of(self.repository, state.number)
+            for state in self.repository.state.sources()
+        }
+        return {number: newest for number, newest in found.items() if newest is not None}
+
     def committed(self, commit: Commit) -> None:
         """A commit has reached the durability of the repository: acknowledge its messages."""
         ranges: dict[int, list[tuple[int, int]]] = {}
