@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.waiting import SECONDS, wait_for
 from umstack.cli import command
 from umstack.key_file import Key, read_key_file, write_new_key_file
 from umstack.store.client import PersistentSource, replay
+from umstack.store.medium import SLOW_SYNC_NS, Medium
 from umstack.store.protocol import SourceLimits, StoreLimits
 from umstack.store.repository import RepositoryEnded, RepositorySettings
 from umstack.store.repository.files import DiskFile
@@ -436,3 +438,15 @@ def test_the_status_names_clients_and_how_far_they_are(tmp_path: Path) -> None:
     assert "not running, 1 segments" in lines[0]
     assert "source orders  session 7  newest 2" in lines[1]
     assert "receiver  session 3  acknowledged 2" in lines[2]
+
+
+def test_the_doctor_measures_the_disk(tmp_path: Path) -> None:
+    """A slow one and a network file system are named, each with a remedy."""
+    line = ["doctor", "lo", "--store", str(tmp_path), "--json"]
+    found = json.loads(CliRunner().invoke(command, line).output)["store"]
+    assert 0 < found["sync_p50_ns"] <= found["sync_maximum_ns"]
+    assert list(tmp_path.iterdir()) == []
+    good = Medium("d", "ext4", 1, SLOW_SYNC_NS, SLOW_SYNC_NS)
+    assert good.problems() == []
+    assert [problem for problem, _ in replace(good, file_system="nfs4").problems()] == ["d is on nfs4"]
+    assert "takes 20.0 ms" in replace(good, sync_p50_ns=SLOW_SYNC_NS + 1).problems()[0][0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from umstack.cli.doctor_serving import Serving, listening_sockets, serving
+from umstack.cli.meter import amount
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.errors import InterfaceError, PermissionNeeded
 from umstack.foreign_text import displayed
 from umstack.sizing import udp_payload_bytes
+from umstack.store.medium import Medium, measure_medium
 from umstack.telemetry.host_clock import host_clock
 from umstack.telemetry.statistics_reader import read_statistics
 from umstack_xdp import BrokerError, XdpError, find_interface
@@ -42,6 +44,7 @@ Examples:
   umstack doctor
   umstack doctor eth1
   umstack doctor eth1 --json
+  umstack doctor eth1 --store /var/lib/umstack/store
 """
 
 
@@ -50,8 +53,14 @@ Examples:
 @click.option(
     "--broker", default=DEFAULT_PATH, show_default=True, help="Socket of the broker (docs/privileges.md)."
 )
+@click.option(
+    "--store",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Measure how fast the disk of a Store confirms writes.",
+)
 @JSON_OPTION
-def command(interface: str | None, broker: str, as_json: bool) -> None:
+def command(interface: str | None, broker: str, store: Path | None, as_json: bool) -> None:
     """Show the capabilities of INTERFACE, the mode that will be used, and how to change it.
 
     The row `processes` names the way that the processes of the host use: driver, exclusive rings or sockets, and why.
@@ -74,15 +83,32 @@ def command(interface: str | None, broker: str, as_json: bool) -> None:
     if not found:
         raise InterfaceError("no interface is up and carries multicast", hint="ip link set dev NAME up")
     reports = [_report(*one) for one in found]
+    medium = None if store is None else measure_medium(store)
     if as_json:
-        click.echo(json.dumps({"interfaces": reports, "clock": host_clock().as_json()}))
+        document: dict[str, Any] = {"interfaces": reports, "clock": host_clock().as_json()}
+        if medium is not None:
+            problems = [{"problem": problem, "remedy": remedy} for problem, remedy in medium.problems()]
+            document["store"] = {**asdict(medium), "notes": problems}
+        click.echo(json.dumps(document))
     else:
         console = Console()
         console.print(f"clock: {escape(displayed(str(host_clock())))}\n")
         for one in found:
             _print(console, *one)
+        if medium is not None:
+            _print_medium(console, medium)
     if not any(report["mode"] for report in reports):
         raise SystemExit(1)
+
+
+def _print_medium(console: Console, medium: Medium) -> None:
+    console.print(
+        f"[bold]store {escape(displayed(medium.directory))}[/]: {medium.file_system}, "
+        f"{amount(medium.free_bytes)} free, 4 KiB and fdatasync: median {medium.sync_p50_ns / 1e6:.2f} ms, "
+        f"maximum {medium.sync_maximum_ns / 1e6:.2f} ms"
+    )
+    for problem, remedy in medium.problems():
+        console.print(escape(displayed(f"  {problem}; {remedy}")))
 
 
 def _with_broker(facts: Facts, path: Path) -> tuple[Facts, str | None]:

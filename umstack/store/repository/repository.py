@@ -58,7 +58,7 @@ _MAX_SEGMENT_BYTES = 1 << 31
 _MIN_SEGMENT_BYTES = 1 << 18
 _FULL_ERRNOS = frozenset((errno.ENOSPC, errno.EDQUOT))
 _ALL_MESSAGES = (1 << 63) - 1
-_NETWORK_FILE_SYSTEMS = frozenset(("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs"))
+NETWORK_FILE_SYSTEMS = frozenset(("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs"))
 
 
 def _check_settings(settings: RepositorySettings) -> None:
@@ -77,8 +77,8 @@ def _check_settings(settings: RepositorySettings) -> None:
 def _lock_directory(directory: Path, is_network_allowed: bool) -> int:
     """Create the directory and lock it against other processes. Returns the descriptor that holds the lock."""
     directory.mkdir(parents=True, exist_ok=True)
-    kind = _file_system(directory)
-    if kind in _NETWORK_FILE_SYSTEMS and not is_network_allowed:
+    kind = file_system_of(directory)
+    if kind in NETWORK_FILE_SYSTEMS and not is_network_allowed:
         raise RepositoryError(
             f"{directory} is on {kind}, whose sync cannot be trusted",
             hint="use a local disk, or set is_network_allowed",
@@ -92,7 +92,7 @@ def _lock_directory(directory: Path, is_network_allowed: bool) -> int:
     return descriptor
 
 
-def _file_system(directory: Path) -> str:
+def file_system_of(directory: Path) -> str:
     """Return the type of the file system that contains a directory."""
     resolved = directory.resolve()
     found, best = "", -1
