@@ -6,16 +6,19 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from umstack.recorder.errors import JournalError
-from umstack.recorder.journal import DATA_SUFFIX, INDEX_SUFFIX, Journal, JournalReader
+from umstack.recorder.journal import _ENTRY_BYTES, DATA_SUFFIX, INDEX_SUFFIX, Journal, JournalReader, _Entry
 
 INSTRUMENTED = ("umstack.recorder.journal",)
 _SCHEMA = pa.schema([("number", pa.int64())])
 _ROWS = 12
+_FORGING = 160
+"""Operations from this number on forge an entry of an index instead of replacing a file."""
 _FOLDER = Path(tempfile.mkdtemp())
 """In the temporary directory of tests/fuzz/run, which removes it: libFuzzer exits without Python's cleanup."""
 
@@ -42,6 +45,22 @@ def _written() -> dict[str, bytes]:
 _FILES = _written()
 
 
+def _forge(index: bytearray, place: int, value: int) -> None:
+    """Give an entry a position, length or row count that no file has, with a valid checksum, as an attacker does."""
+    at = place % (len(index) // _ENTRY_BYTES) * _ENTRY_BYTES
+    entry = _Entry.unpacked(bytes(index[at : at + _ENTRY_BYTES]))
+    if entry is None:
+        return
+    match value % 3:
+        case 0:
+            entry = replace(entry, position=(1 << 63) + value)
+        case 1:
+            entry = replace(entry, length_bytes=(1 << 32) - 1 - value)
+        case _:
+            entry = replace(entry, row_count=(1 << 32) - 1 - value)
+    index[at : at + _ENTRY_BYTES] = entry.packed()
+
+
 def _changed(data: bytes, folder: Path) -> None:
     """Write the files, changed: each four bytes change a byte, the length or the content of one file, or remove it."""
     files = dict(_FILES)
@@ -60,6 +79,8 @@ def _changed(data: bytes, folder: Path) -> None:
             case 3:
                 files.pop(name, None)
                 continue
+            case _ if how >= _FORGING and name.endswith(INDEX_SUFFIX) and len(content) >= _ENTRY_BYTES:
+                _forge(content, place, value)
             case _:
                 content = bytearray(files.get(names[value % len(names)], b""))
         files[name] = bytes(content)
