@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from tests.chaos.ledger import FINDINGS_MAX
 from tests.chaos.payloads import stamp_of
 
 _PLACE = "/mnt"
-_BLOCK = bytes(1 << 20)
+_FILL_TRIES = 10
 
 
 class SmallDisk:
@@ -51,12 +52,12 @@ class SmallDisk:
 
     def fill(self, left_bytes: int = 0) -> None:
         """Use all space except `left_bytes`."""
-        with (self.path / "filler").open("ab", buffering=0) as file:
-            while (count := self._free_bytes() - left_bytes) > 0:
-                try:
-                    file.write(_BLOCK[:count])
-                except OSError:
-                    break  # Something else took the last bytes.
+        with (self.path / "filler").open("ab") as file:
+            for _ in range(_FILL_TRIES):
+                if (count := self._free_bytes() - left_bytes) <= 0:
+                    return
+                with contextlib.suppress(OSError):  # Something else took a part of the space.
+                    os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, count)
 
     def _free_bytes(self) -> int:
         found = os.statvfs(self.path)
