@@ -13,19 +13,21 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
 
 from tests.unit.loopback import open_context
 from tests.waiting import SECONDS, wait_for
+from umstack._engine.endpoint import Endpoint
 from umstack.cli import command
 from umstack.key_file import Key, read_key_file, write_new_key_file
 from umstack.store.client import PersistentSource, replay
 from umstack.store.medium import SLOW_SYNC_NS, Medium
 from umstack.store.protocol import SourceLimits, StoreLimits
-from umstack.store.repository import RepositoryEnded, RepositorySettings
+from umstack.store.protocol.store_receivers import StoreReceivers
+from umstack.store.repository import DiskFull, Repository, RepositoryEnded, RepositorySettings
 from umstack.store.repository.files import DiskFile
 from umstack.store.server import StoreServer
 from umstack.store.status import read_status
@@ -450,3 +452,24 @@ def test_the_doctor_measures_the_disk(tmp_path: Path) -> None:
     assert good.problems() == []
     assert [problem for problem, _ in replace(good, file_system="nfs4").problems()] == ["d is on nfs4"]
     assert "takes 20.0 ms" in replace(good, sync_p50_ns=SLOW_SYNC_NS + 1).problems()[0][0]
+
+
+def test_acknowledgements_of_readers_wait_while_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are written once there is space, so that readers get nothing again."""
+    with Repository(tmp_path) as repository:
+        number = repository.register_source("orders", 1).number
+        reader = repository.state.register_receiver(number, 2, now_ns=1).registration_id
+        receivers = StoreReceivers(repository, Endpoint("127.0.0.1", 1), time.time_ns, cast("Any", None))
+        receivers._consumed[number, reader] = 5
+
+        def refuse(*_: object) -> None:
+            raise DiskFull("full")
+
+        with monkeypatch.context() as full:
+            full.setattr(repository.state, "acknowledge", refuse)
+            with pytest.raises(DiskFull):
+                receivers.write_consumption()
+        receivers.write_consumption()
+        assert repository.state.receivers(number)[0].acknowledged_sqn == 5

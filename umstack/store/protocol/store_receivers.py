@@ -153,10 +153,13 @@ class StoreReceivers:
         self._consumed[key] = max(sqn, self._consumed.get(key, sqn))
 
     def write_consumption(self) -> None:
-        """Write the consumption acknowledgements since the last call; a lost one only causes duplicates."""
+        """Write the consumption acknowledgements since the last call; a lost one only causes duplicates.
+
+        If the disk is full, they stay for the next call.
+        """
         if self._consumed:
-            consumed, self._consumed = self._consumed, {}
-            self._repository.state.acknowledge(consumed, self._wall_clock_ns())
+            self._repository.state.acknowledge(self._consumed, self._wall_clock_ns())
+            self._consumed = {}
 
     def requested(self, one: StoreConnection, asked: RetransmissionRequests) -> None:
         if len(one.requests) + len(asked.requests) > self._outbox.limits.requests:
