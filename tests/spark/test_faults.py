@@ -158,7 +158,7 @@ def test_a_query_whose_source_starts_too_slowly_is_started_again() -> None:
     assert len(starts) == 1
     with pytest.raises(SystemFailure, match=r"the query ended: .*connect back"):
         run([slow] * 100)
-    assert 3 < len(ran[1]) < 10
+    assert 3 < len(ran[1]) < 20
     with pytest.raises(SystemFailure, match="the query ended: disk full"):
         run(["disk full", None])
     assert [one.stops for one in ran[2]] == [1]

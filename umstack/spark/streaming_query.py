@@ -20,7 +20,7 @@ from umstack.errors import SystemFailure, error_from_path
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.2
-_STARTS = 6
+_STARTS = 12
 _NOT_CONNECTED = "Python worker failed to connect back"
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 _RAISED = re.compile(r"^[\w.]+(?:Error|Exception|Failure): .*", re.MULTILINE)
