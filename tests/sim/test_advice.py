@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,9 @@ from umstack.sim import MS, SECOND, US, World, truth_of, write_capture
 DATAGRAMS, PACE_NS = 1_500, 500 * US
 PREFIX = "transport_lbtrm_"
 MOST_SLOWER = 1.05
+MOST_SLOWER_P99 = 1.2
+"""If a fifth of all datagrams is lost, the slowest recoveries wait for the suppress interval, which no option here
+shortens: a NAK for a repair that another receiver lost, too, is refused."""
 Network = tuple[int, dict[str, int]]
 """The delay to and from a receiver, and its losses."""
 
@@ -37,6 +41,8 @@ class Outcome:
     """The losses of a run with these options, the times of its recoveries, and the advice."""
 
     recoveries_ms: list[float]
+    first_waits_ms: list[float]
+    """From a sending to the first NAK for it; for a burst, of its last datagram."""
     unrepaired: int
     advice: list[dict[str, Any]]
 
@@ -47,14 +53,16 @@ class Outcome:
         return Intervals(**{name: found.get(name, getattr(options, name)) for name in names})
 
 
-def run(folder: Path, network: Network, options: Intervals) -> Outcome:
-    """Send to two receivers of a network; return the truth, and the advice of the switch's capture."""
+def run(
+    folder: Path, network: Network, options: Intervals, receiver_count: int = 2, pace_ns: int = PACE_NS
+) -> Outcome:
+    """Send to the receivers of a network; return the truth, and the advice of the switch's capture."""
     delay_ns, losses = network
     with World(7) as world:
         publisher = world.host()
         session = publisher.session(session_id=77, ignore_interval_ns=options.ignore_interval * MS)
         source = session.source()
-        receivers = [world.host() for _ in range(2)]
+        receivers = [world.host() for _ in range(receiver_count)]
         for number, host in enumerate(receivers):
             host.receiver(loss_check_interval_ns=MS).join(
                 source,
@@ -70,7 +78,7 @@ def run(folder: Path, network: Network, options: Intervals) -> Outcome:
                 for host in receivers:
                     host.set_faults(delay_ns=delay_ns)
             source.send(bytes(200), flush=True)
-            world.run_for(PACE_NS)
+            world.run_for(pace_ns)
         world.run_for(4 * SECOND)
         path = folder / "run.pcapng"
         write_capture(world, path)
@@ -82,7 +90,12 @@ def run(folder: Path, network: Network, options: Intervals) -> Outcome:
         {point: "switch" if point.endswith(":switch") else point for point in facts.points()}, {}
     )
     advice = tables_of(at_switch)["suggestions"].to_dicts()
-    return Outcome(took, sum(one.repaired_ns is None for one in lost), advice)
+    by_nak: dict[tuple[str, int], float] = {}
+    for one in lost:
+        if one.sent_ns:
+            key, wait_ms = (one.receiver, one.naks_ns[0]), (one.naks_ns[0] - one.sent_ns) / MS
+            by_nak[key] = min(wait_ms, by_nak.get(key, wait_ms))
+    return Outcome(took, list(by_nak.values()), sum(one.repaired_ns is None for one in lost), advice)
 
 
 NEAR, FAR = 200 * US, 5 * MS
@@ -102,15 +115,52 @@ DEFAULTS, HASTY, REFUSING, SLOW = (
 def test_advice_never_makes_recovery_slower(
     tmp_path: Path, delay_ns: int, losses: dict[str, int], options: Intervals
 ) -> None:
-    """The mean time to repair and the losses that stay open, with the options and with those that are suggested."""
+    """The times to repair and the losses that stay open, with the options and with those that are suggested."""
     before = run(tmp_path, (delay_ns, losses), options)
     advised = before.advised(options)
     after = run(tmp_path, (delay_ns, losses), advised)
+    compare(before, after, advised)
+
+
+def compare(before: Outcome, after: Outcome, advised: Intervals) -> None:
+    """Fail if recovery is slower with the advice, or if its stated gain is not the measured one."""
     assert len(before.recoveries_ms) > 10
     assert after.unrepaired <= before.unrepaired
-    assert statistics.mean(after.recoveries_ms) <= MOST_SLOWER * statistics.mean(before.recoveries_ms) + 1, (
-        advised
-    )
+    for how, most in (
+        (statistics.mean, MOST_SLOWER),
+        (statistics.median, MOST_SLOWER),
+        (p99, MOST_SLOWER_P99),
+    ):
+        assert how(after.recoveries_ms) <= most * how(before.recoveries_ms) + 1, (how, advised)
+    for row in before.advice:
+        stated = re.search(r"a first NAK then comes after about (\d+) ms, not ([\d.]+)$", row["reason"])
+        if stated is not None:
+            gain_ms = float(stated[2]) - float(stated[1])
+            measured_ms = statistics.median(before.first_waits_ms) - statistics.median(after.first_waits_ms)
+            assert measured_ms == pytest.approx(gain_ms, rel=0.2, abs=2)
+
+
+def p99(times: list[float]) -> float:
+    """The time that one of a hundred exceeds."""
+    return sorted(times)[-1 - len(times) // 100]
+
+
+@pytest.mark.parametrize(
+    ("receivers", "pace_ns", "network", "options"),
+    [
+        (6, 100 * US, (FAR, BURSTS), DEFAULTS),
+        (6, 200 * US, (NEAR, SPORADIC), SLOW),
+        (1, 2 * MS, (FAR, SPORADIC), DEFAULTS),
+    ],
+)
+def test_advice_holds_at_other_rates_and_numbers_of_receivers(
+    tmp_path: Path, receivers: int, pace_ns: int, network: Network, options: Intervals
+) -> None:
+    """The same comparison, for one receiver at 500 datagrams per second to six at 10,000."""
+    before = run(tmp_path, network, options, receivers, pace_ns)
+    advised = before.advised(options)
+    assert advised != options
+    compare(before, run(tmp_path, network, advised, receivers, pace_ns), advised)
 
 
 @pytest.mark.parametrize(("delay_ns", "best_ms"), [(NEAR, 1), (FAR, 10)])
