@@ -232,6 +232,7 @@ def test_receivers_of_the_host_count_for_flow_control(policy: str) -> None:
                 source.send_many([payload(i) for i in range(1000)], flush=True)
                 assert source.wait_drained(timeout=SECONDS), "the driver waits for a receiver of the network"
                 assert len(collect(receiver, 1000)) == 1000
+                assert source.known_receivers == 1, "the driver receives its own source"
             wait_for(lambda: not source.is_connected, "the end of the last receiver")
 
 
