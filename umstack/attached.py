@@ -49,12 +49,7 @@ def unsupported(what: str, why: str) -> OptionError:
 
 
 def options_of_attached(options: ContextOptions) -> ContextOptions:
-    """Return the options of a context with a driver, which has the link. Raises OptionError."""
-    if options.operational_mode == "sequential":
-        raise OptionError(
-            "a context with a driver runs the protocol on its own thread",
-            hint="leave mode at embedded, or open it with driver='none'",
-        )
+    """Return the options of a context with a driver, which has the link."""
     return replace(options, link="socket")
 
 

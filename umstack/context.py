@@ -214,7 +214,10 @@ class Context(AsyncClosing):
                 self._follower.start()
             self._engine.start()
             if self._driver is not None:
-                self._driver.start(self._leave_driver if driver == "auto" else None)
+                self._driver.start(
+                    self._leave_driver if driver == "auto" else None,
+                    (lambda: self._engine.idle(0.0)) if self.is_sequential else None,
+                )
             self._serving = undo.enter_context(ExitStack())
             if statistics or (statistics is None and not self.is_sequential):
                 self._serve_statistics(is_required=statistics is True)
@@ -462,7 +465,8 @@ class Context(AsyncClosing):
         return self._make_receiver(topic, None, queue, None, chosen)
 
     def _leave_driver(self) -> None:
-        """Continue with sockets of this process, after no driver came back. On the thread that looked for one."""
+        """Continue with sockets of this process, after no driver came back. On the thread that looked for one, or, in
+        sequential mode, on the one that runs the protocol."""
         with self._unless_closing() as is_open:
             if is_open:
                 from umstack.attached import leave_driver
@@ -907,6 +911,8 @@ class Context(AsyncClosing):
         """Topic resolution and interface changes, on the donated thread."""
         self._resolver.process(now_ns)
         self._streams.process(now_ns)
+        if self._driver is not None:
+            self._driver.process()
         self._follower.poll()
         self._forget_ended_sessions()
 

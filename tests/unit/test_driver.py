@@ -439,8 +439,6 @@ def test_what_a_driver_does_not_do_is_refused_by_name(running: RunningDriver) ->
         ):
             with pytest.raises(OptionError, match="driver='none'"):
                 refused()
-    with pytest.raises(OptionError, match="embedded"):
-        attached(running.path, operational_mode="sequential")
     with raw_application(running.path) as peer:
         attach_raw(peer)
         order = {"do": "receive", "request": 1, "id": 2, "topic": "a", "options": {"nonsense": "1"}}

@@ -171,16 +171,17 @@ def test_objects_are_opened_and_closed_while_the_driver_is_away(monkeypatch: pyt
         assert asked == ["receive True", "receive False", "receive False", "end True"]
 
 
-def test_auto_continues_without_a_driver(monkeypatch: pytest.MonkeyPatch, remote: Context) -> None:
+@pytest.mark.parametrize("mode", ["embedded", "sequential"])
+def test_auto_continues_without_a_driver(monkeypatch: pytest.MonkeyPatch, remote: Context, mode: str) -> None:
     """After the search its sources and receivers are on the network; what was missed meanwhile is reported."""
     with driver() as one:
         monkeypatch.setattr(client, "default_path", lambda _interface: str(one.path))
-        with Context("lo", driver="auto", driver_search_timeout=300, **OWN_ADDRESSES) as context:
+        with Context("lo", mode=mode, driver="auto", driver_search_timeout=300, **OWN_ADDRESSES) as context:
             receiver = context.receiver("alone", transport_lbtrm_nak_generation_interval=500)
             own = context.source("own")
             with remote.source("alone") as source, remote.receiver("own") as far:
                 receiver.wait_connected(timeout=SECONDS)
-                far.wait_connected(timeout=SECONDS)
+                wait_for(lambda: context.idle(0.01) or far.sources, "the session of the driver")
                 for number in range(10):
                     source.send(payload(number), flush=True)
                 own.send_many([payload(i) for i in range(10)], flush=True)
@@ -188,19 +189,36 @@ def test_auto_continues_without_a_driver(monkeypatch: pytest.MonkeyPatch, remote
                 events = take_until(receiver, 9)
                 one.kill()
                 source.send(payload(10), flush=True)
-                wait_for(lambda: context._driver is None, "the end of the search")
+                wait_for(lambda: context.idle(0.01) or context._driver is None, "the end of the search")
                 receiver.wait_connected(timeout=SECONDS)
                 source.send(payload(11), flush=True)
                 events += take_until(receiver, 11)
                 received, lost = numbers_and_losses(events)
                 assert (received, lost) == ([*range(10), 11], {10})
                 own.send(payload(10), flush=True)  # waits until it is on the network
-                wait_for(lambda: len(far.sources) == 2, "the new session")
+                wait_for(lambda: context.idle(0.01) or len(far.sources) == 2, "the new session")
                 own.send(payload(11), flush=True)
                 take_until(far, 11)
                 assert own.wait_drained(timeout=SECONDS)
                 with context.wildcard_receiver(prefix="x"):
                     pass
+
+
+def test_a_sequential_context_attaches_to_the_next_driver() -> None:
+    """The thread that runs its protocol attaches its sources and receivers, also while it waits in source()."""
+    with driver() as one, attached(one.path, operational_mode="sequential") as context:
+        receiver, source = context.receiver("turns"), context.source("turns")
+        source.send(payload(0), flush=True)
+        take_until(receiver, 0)
+        one.kill()
+        wait_for(lambda: context._driver is not None and context._driver.is_searching, "the loss")
+        threading.Timer(0, one.restart).start()
+        with context.source("more") as more:
+            wait_for(lambda: context.idle(0.01) or more.is_connected, "flow control")
+        receiver.wait_connected(timeout=SECONDS)
+        source.send(payload(1), flush=True)
+        take_until(receiver, 1)
+        assert source.wait_drained(timeout=SECONDS)
 
 
 def test_a_path_is_an_error_after_the_search() -> None:
@@ -269,7 +287,7 @@ def test_the_end_of_a_driver_is_noticed_after_a_repeated_answer(tmp_path: Path) 
 def test_announcements_that_wait_are_one_per_source() -> None:
     """A receiver that reads slowly gets the newest log of a source that ended and returned meanwhile."""
     one = client.DriverClient.__new__(client.DriverClient)
-    one._pending = {}
+    one._pending, one._changed = {}, threading.Condition()
     for log in range(3):
         for name in ("a", "b"):
             one._on_message({"do": "source", "id": 1, "name": name, "session_id": log})

@@ -195,7 +195,10 @@ class AttachedObject(Protocol):
         """No driver serves it again."""
 
     def on_announced(self, fields: Mapping[str, Any]) -> bool:
-        """The driver announces a source. Returns false if it has to be announced again later."""
+        """The driver announces a source. Returns false if it has to be announced again later.
+
+        In sequential mode on the thread that runs the protocol.
+        """
 
 
 @dataclass(slots=True)
@@ -222,6 +225,7 @@ class DriverClient:
         "_answers",
         "_changed",
         "_connection",
+        "_has_given_up",
         "_interface",
         "_is_closing",
         "_is_searching",
@@ -229,6 +233,7 @@ class DriverClient:
         "_on_gone",
         "_pending",
         "_requests",
+        "_run_protocol",
         "_search_seconds",
         "_thread",
         "lost",
@@ -252,17 +257,30 @@ class DriverClient:
         """Announcements of sources that an earlier driver's log still delivers messages of."""
         self._is_searching = False
         self._is_closing = False
+        self._has_given_up = False
+        """True if process() is to call on_gone."""
         self._on_gone: Callable[[], None] | None = None
+        self._run_protocol: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
 
-    def start(self, on_gone: Callable[[], None] | None) -> None:
+    def start(self, on_gone: Callable[[], None] | None, run_protocol: Callable[[], None] | None) -> None:
         """Begin to read what the driver sends.
 
         `on_gone` is called, on the client's thread, instead of on_driver_gone() of each object, if no driver came back.
+        `run_protocol` runs the protocol of a context in sequential mode for a moment. Such a context calls process(),
+        which then calls `on_gone` and on_announced().
         """
-        self._on_gone = on_gone
+        self._on_gone, self._run_protocol = on_gone, run_protocol
         self._thread = threading.Thread(target=self._run, name="umstack driver", daemon=True)
         self._thread.start()
+
+    def process(self) -> None:
+        """Attach to announced sources, in sequential mode. On the thread that runs the protocol."""
+        if self._pending:
+            self._map_pending()
+        if self._has_given_up and self._on_gone is not None:
+            self._has_given_up = False
+            self._on_gone()
 
     def close(self) -> None:
         """Disconnect: the driver then ends the sources and receivers of this process."""
@@ -303,9 +321,11 @@ class DriverClient:
         number = next(self._next)
         fields["id"] = number
         while True:
+            if waits:
+                self._wait_found()
             with self._changed:
-                if waits:
-                    self._changed.wait_for(lambda: not self._is_searching or self._is_closing)
+                if waits and self._is_searching and not self._is_closing:
+                    continue
                 self._requests[number] = _Request(do, fields, opened)
                 if self._is_searching and not waits:
                     return number, {}
@@ -322,6 +342,17 @@ class DriverClient:
                 self.end(number)
                 raise
             return number, answer
+
+    def _wait_found(self) -> None:
+        """Wait until a driver is found, or none in time. In sequential mode a driver that is found needs the protocol
+        to attach to the logs of sources."""
+        if self._run_protocol is None:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._is_searching or self._is_closing)
+            return
+        while self._is_searching and not self._is_closing:
+            self._run_protocol()
+            time.sleep(_ATTACHING_INTERVAL_SECONDS)
 
     def state(self, number: int) -> SourceState:
         """Return the state of a source: not connected while a driver is looked for. Raises DriverError."""
@@ -408,19 +439,23 @@ class DriverClient:
         arrived.register(self._connection, select.POLLIN)
         try:
             while True:
-                if arrived.poll(_PENDING_MS if self._pending else None):
+                maps = self._run_protocol is None
+                if arrived.poll(_PENDING_MS if self._pending and maps else None):
                     data = self._connection.recv(MESSAGE_MAX_BYTES + 1)
                     if not data:
                         return
                     self._on_message(decode(data))
-                self._map_pending()
+                if maps:
+                    self._map_pending()
         except (OSError, DriverError) as error:
             _log.debug("the driver at %s: %s", self.path, displayed(str(error)))
 
     def _on_message(self, fields: dict[str, Any]) -> None:
         if fields.get("do") == "source":
             # A later log of the same source takes the place of one that its receiver was not ready for.
-            self._pending[number_of(fields, "id"), text_of(fields, "name")] = fields
+            key = number_of(fields, "id"), text_of(fields, "name")
+            with self._changed:
+                self._pending[key] = fields
             return
         with self._changed:
             answer = self._answers.pop(number_of(fields, "reply"), None)
@@ -428,7 +463,13 @@ class DriverClient:
             answer.set_result(fields)
 
     def _map_pending(self) -> None:
-        self._pending = {key: fields for key, fields in self._pending.items() if not self._is_mapped(fields)}
+        with self._changed:
+            announced = [*self._pending.items()]
+        for key, fields in announced:
+            is_mapped = self._is_mapped(fields)
+            with self._changed:
+                if is_mapped and self._pending.get(key) is fields:
+                    del self._pending[key]
 
     def _is_mapped(self, fields: Mapping[str, Any]) -> bool:
         with self._changed:
@@ -448,9 +489,9 @@ class DriverClient:
                 for request in requests:
                     if request.do == "publish":
                         request.object.on_driver_lost()
+            self._pending.clear()
         for answer in answers:
             answer.set_exception(self.lost_error())
-        self._pending.clear()
         self._connection.close()
         if self._is_closing:
             return
@@ -469,8 +510,8 @@ class DriverClient:
                 self._restore()
             except (OSError, DriverError) as error:
                 self._connection.close()
-                self._pending.clear()
                 with self._changed:
+                    self._pending.clear()
                     self.lost = f"the driver has ended, and there is no other: {error}"
                     if self._changed.wait_for(lambda: self._is_closing, _SEARCH_INTERVAL_SECONDS):
                         return False
@@ -552,7 +593,10 @@ class DriverClient:
         if self._is_closing:
             return
         if self._on_gone is not None:
-            self._on_gone()
+            if self._run_protocol is None:
+                self._on_gone()
+            else:
+                self._has_given_up = True
             return
         _log.error("%s: its sources send no more, and its receivers get no more", displayed(self.lost))
         for request in requests.values():
