@@ -195,6 +195,17 @@ static bool try_duty_cycle(um_sender *sender, sender_run *run)
     return true;
 }
 
+/* Returns when the loop looks at the session after a run that sent all data: session messages may be due, or a claim
+ * that blocks later data may have to be skipped. Streams have no session messages. */
+static int64_t next_look_ns(const um_sender *sender, int64_t now_ns)
+{
+    const um_source_session *core = sender->core;
+    int64_t after_ns = um_source_timing_first_sm_ns(&core->timing);
+    if (um_log_tail(&core->log) > atomic_load_explicit(&core->sender_position, memory_order_relaxed))
+        after_ns = um_earliest_ns(after_ns, core->log.unblock_timeout_ns / 4);
+    return now_ns + after_ns;
+}
+
 static void run_on(um_sender *sender, sender_run *run, bool is_continuing)
 {
     while (is_continuing && try_duty_cycle(sender, run))
@@ -207,7 +218,7 @@ static void run_on(um_sender *sender, sender_run *run, bool is_continuing)
     else if (run->is_pending)
         defer_tail(sender, run->now_ns);
     else
-        um_reactor_wake_by(sender->reactor, run->now_ns + um_source_timing_first_sm_ns(&sender->core->timing));
+        um_reactor_wake_by(sender->reactor, next_look_ns(sender, run->now_ns));
 }
 
 void um_sender_run_to(um_sender *sender, int64_t tail_bytes, int64_t now_ns)
