@@ -97,8 +97,6 @@ class AttachedSource(Source):
         recovery: RecoveryService,
     ) -> None:
         """Open the source and let the driver, and the receivers of this host, attach to its log."""
-        if options.transport == "lbtipc":
-            raise unsupported("transport lbtipc", "because it needs none")
         self._driver = driver
         self._refusal: UmError | None = None
         self._former: Publication | None = None
@@ -409,7 +407,10 @@ class AttachedReceiver(Receiver):
 
     @property
     def sources(self) -> list[str]:
-        """The sources it receives, as `Message.source` names them, in alphabetical order. Raises Closed."""
+        """The sources it receives, as `Message.source` names them, in alphabetical order. Raises Closed.
+
+        One that has ended is listed until its last message is read.
+        """
         self._check_open()
         return self._subscription.sources
 

@@ -349,7 +349,7 @@ class Context(AsyncClosing):
             return self._make_source(topic, chosen)
 
     def _make_source(self, topic: str, chosen: SourceOptions) -> Source:
-        if self._driver is not None:
+        if self._driver is not None and chosen.transport != "lbtipc":  # LBT-IPC is in memory already
             from umstack.attached import AttachedSource
 
             index, self._next_topic_index = self._next_topic_index, self._next_topic_index + 1
@@ -978,6 +978,7 @@ class Context(AsyncClosing):
             enabled: True stops NAKs, False resumes them.
 
         Raises:
+            OptionError: The context is attached to a driver, which sends the NAKs.
             Closed: The context is closed.
 
         Example:
@@ -989,6 +990,10 @@ class Context(AsyncClosing):
         Requirement: UX-21.
         """
         self._engine.core.check_open()
+        if self._driver is not None:
+            from umstack.attached import unsupported
+
+            raise unsupported("nak_cutoff", "because it sends the NAKs of all its applications")
         lib.um_context_set_nak_cutoff(self._engine.core.handle, enabled)
 
     def recovery_times(self) -> RecoveryHistogram:

@@ -432,10 +432,10 @@ def test_what_a_driver_does_not_do_is_refused_by_name(running: RunningDriver) ->
     """Each refusal names the way without a driver."""
     with attached(running.path) as context:
         for refused in (
-            lambda: context.source("a", transport="lbtipc"),
             lambda: context.source("a", transport_lbtrm_transmission_window_size=65536),
             lambda: context.receiver("a", takes_group=lambda _group: True),
             lambda: context.receiver("a").nak_cutoff(),
+            context.nak_cutoff,
         ):
             with pytest.raises(OptionError, match="driver='none'"):
                 refused()
