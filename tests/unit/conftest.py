@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
-from tests.unit.loopback import attaching, open_context, serving
+from tests.unit.loopback import attaching, open_context, restart_turns, serving
+from tests.unit.ways import WAYS
 from tests.waiting import wait_for
 from umstack import Context
 from umstack.driving import Driver
 
-WAYS = {
-    "alone": ("none",),
-    "attached": ("driver",),
-    "from a driver": ("driver", "none"),
-    "to a driver": ("none", "driver"),
-}
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give `way` its values: those of the test's mark, or else of its module, or else two."""
+    chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "way" in metafunc.fixturenames and "way" not in chosen:
+        usual = getattr(metafunc.module, "USUAL_WAYS", ("alone", "attached"))
+        metafunc.parametrize("way", usual, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +31,11 @@ def shared_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Dr
         yield one, path
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(scope="module")
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Runs a test of the public API with contexts of their own links, through a driver, and between both.
+    """Runs the tests of a module with contexts of their own links, and with contexts attached to a driver.
 
-    Tests name it before the fixtures of their contexts. Contexts that open_context() opens attach to a driver in turn.
+    Modules and fixtures of contexts name it; open_context() then attaches the contexts (tests/unit/ways.py).
     """
     kinds = WAYS[request.param]
     if "driver" not in kinds:
@@ -42,7 +44,13 @@ def way(request: pytest.FixtureRequest) -> Iterator[str]:
     one, path = request.getfixturevalue("shared_driver")
     with attaching(*(path if kind == "driver" else "none" for kind in kinds)):
         yield request.param
-    wait_for(lambda: not one._applications and not one._ending, "the end of what the test has left behind")
+    wait_for(lambda: not one._applications and not one._ending, "the end of what the tests have left behind")
+
+
+@pytest.fixture(autouse=True)
+def _first_turn() -> None:
+    """The first context of each test has the first link of its way."""
+    restart_turns()
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,8 @@ OWN_ADDRESSES: dict[str, Any] = {
     "transport_lbtrm_retransmit_rate_limit": 0,
 }
 
-_drivers: list[Iterator[str | Path]] = [itertools.repeat("none")]
+_drivers: list[tuple[str | Path, ...]] = [("none",)]
+_turns: list[Iterator[str | Path]] = [itertools.repeat("none")]
 
 PORTS = {"request_tcp_port_low": 24391, "request_tcp_port_high": 25391}
 """Request ports for more contexts side by side than the default range has."""
@@ -51,7 +52,7 @@ PORTS = {"request_tcp_port_low": 24391, "request_tcp_port_high": 25391}
 def open_context(mode: str = "embedded", **options: Any) -> Context:
     """A context on loopback with addresses of this process."""
     chosen = {**OWN_ADDRESSES, "transport_lbtrm_datagram_max_size": DATAGRAM, **options}
-    return Context("lo", mode=mode, **{"driver": next(_drivers[0]), **chosen})
+    return Context("lo", mode=mode, **{"driver": next(_turns[0]), **chosen})
 
 
 @contextmanager
@@ -74,11 +75,18 @@ def serving(path: Path, **chosen: Any) -> Iterator[Driver]:
 @contextmanager
 def attaching(*drivers: str | Path) -> Iterator[None]:
     """Let open_context() attach to these drivers in turn; "none": to none."""
-    _drivers[0] = itertools.cycle(drivers)
+    _drivers[0] = drivers
+    restart_turns()
     try:
         yield
     finally:
-        _drivers[0] = itertools.repeat("none")
+        _drivers[0] = ("none",)
+        restart_turns()
+
+
+def restart_turns() -> None:
+    """Let the next context attach to the first of the drivers."""
+    _turns[0] = itertools.cycle(_drivers[0])
 
 
 def write_counters(context: Context) -> None:

@@ -13,16 +13,19 @@ from typing import Any
 import pytest
 
 from tests.unit.loopback import SMALL_QUEUE, collect_events, connect, open_context, payloads
+from tests.unit.ways import SMALL_WINDOW, alone
 from tests.waiting import SECONDS, wait_for
 from umstack import BackPressured, Closed, Context, NotConnected, Receiver
 from umstack.async_closing import AsyncClosing
 from umstack.errors import OptionError
 
+pytestmark = pytest.mark.usefixtures("way")
+
 REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def context() -> Iterator[Context]:
+def context(way: str) -> Iterator[Context]:
     with open_context() as context:
         yield context
 
@@ -165,6 +168,7 @@ def test_closing_ends_an_async_iteration(context: Context) -> None:
         run(close_while(lambda receiver: receiver.poll_async()))
 
 
+@alone(SMALL_WINDOW)
 def test_send_async_waits_in_the_loop() -> None:
     """UX-2: what a refused send waits for is a descriptor; the loop turns until the window opens again."""
     with open_context() as own:
@@ -214,6 +218,7 @@ def test_the_descriptors_work_in_any_event_loop(context: Context) -> None:
         assert receiver.arm(), "rows wait already: do not sleep"
 
 
+@alone(SMALL_WINDOW)
 def test_closing_a_source_ends_send_async() -> None:
     """A task that waits to send gets Closed when its source is closed."""
     with open_context() as own:
@@ -325,6 +330,7 @@ def test_waiting_without_flow_control_is_refused(context: Context) -> None:
         run(source.wait_connected_async(timeout=0))
 
 
+@alone(SMALL_WINDOW)
 def test_back_pressure_is_an_exception_without_waiting() -> None:
     """AE-13: the same send with timeout=0 raises at once that it would wait."""
     with open_context() as own:

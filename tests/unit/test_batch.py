@@ -11,12 +11,15 @@ import pyarrow as pa
 import pytest
 
 from tests.unit.loopback import SMALL_QUEUE, collect_events, connect, open_context, payloads
+from tests.unit.ways import ITS_FRAGMENTS, alone
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Batch, BeginningOfSession, Context, Message, Receiver, Source
 
+pytestmark = pytest.mark.usefixtures("way")
+
 
 @pytest.fixture(scope="module")
-def context() -> Iterator[Context]:
+def context(way: str) -> Iterator[Context]:
     with open_context() as context:
         yield context
 
@@ -40,8 +43,7 @@ def batch(context: Context) -> Iterator[Batch]:
 EXPECTED = [b"one", b"", b"three", b"4" * 5000]
 
 
-@pytest.mark.parametrize("way", ["alone", "attached"], indirect=True)
-@pytest.mark.usefixtures("way")
+@alone(ITS_FRAGMENTS)
 def test_the_columns_describe_the_rows(batch: Batch) -> None:
     """Payloads lie end to end, with offsets; the other columns have one value a row."""
     assert len(batch) == 4
@@ -56,6 +58,7 @@ def test_the_columns_describe_the_rows(batch: Batch) -> None:
     assert batch.event_count == 0
 
 
+@alone(ITS_FRAGMENTS)
 def test_rows_become_messages(batch: Batch) -> None:
     """The objects are made on request: messages, events, by index, by iteration."""
     messages = batch.messages()
@@ -75,8 +78,6 @@ def test_what_is_read_cannot_be_written(batch: Batch) -> None:
     assert not np.frombuffer(batch.payload, np.uint8).flags.writeable
 
 
-@pytest.mark.parametrize("way", ["alone", "attached"], indirect=True)
-@pytest.mark.usefixtures("way")
 def test_events_are_rows_in_their_place(context: Context) -> None:
     """The order of events against messages is kept; messages() and to_arrow() leave them out."""
     source, receiver = connect(context, "events")

@@ -12,6 +12,8 @@ from tests.unit.loopback import open_context
 from tests.waiting import SECONDS, wait_for
 from umstack import BeginningOfSession, Context, Event, EventQueue, Message, OptionError, Receiver, Source
 
+pytestmark = pytest.mark.usefixtures("way")
+
 SMALL = {"receiver_queue_block_count": 4, "receiver_queue_block_length": 16384}
 GROUP = "239.255.49.1"
 FLOOD = 20000

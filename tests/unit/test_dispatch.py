@@ -11,6 +11,8 @@ from tests.unit.loopback import open_context
 from tests.waiting import SECONDS, wait_for
 from umstack import Context, Event, EventQueue, Message, Receiver
 
+pytestmark = pytest.mark.usefixtures("way")
+
 MESSAGES = 20
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.loopback import SHARED, open_context
+from tests.unit.ways import FULL_LOG, LONG, ONE_LOG, alone
 from tests.waiting import SECONDS, wait_for
 from umstack import (
     Batch,
@@ -30,11 +31,13 @@ from umstack import (
 )
 from umstack.errors import OptionError
 
+pytestmark = pytest.mark.usefixtures("way")
+
 TOPICS = ("red", "green", "blue")
 
 
 @pytest.fixture(scope="module")
-def context() -> Iterator[Context]:
+def context(way: str) -> Iterator[Context]:
     with open_context() as context:
         yield context
 
@@ -83,6 +86,7 @@ def messages_of(events: list[Event]) -> list[Message]:
 # ---- whose rows they are ----
 
 
+@alone(ONE_LOG)
 def test_rows_of_many_topics_come_in_the_order_they_were_sent(context: Context) -> None:
     """Issue "flat from 1 to 1000 topics": the topics of one session share a queue, in arrival order, each row named."""
     palette = Palette(context, "order", context.event_queue())
@@ -110,6 +114,7 @@ def _mixed_batch(palette: Palette, per_topic: int) -> Batch:
     return palette.queue.poll()
 
 
+@alone(ONE_LOG)
 def test_a_batch_of_many_topics_becomes_arrow(context: Context) -> None:
     """W9: topic and source of every row, whichever receiver delivered it; so do the numbers in `sources`."""
     palette = Palette(context, "arrow", context.event_queue())
@@ -234,6 +239,7 @@ def test_a_receiver_with_a_queue_refuses_to_be_read(context: Context) -> None:
 # ---- a full queue ----
 
 
+@alone(FULL_LOG)
 def test_a_full_queue_holds_every_topic_back_and_loses_nothing(context: Context) -> None:
     """The window is the shared queue's, counted once; a reader that stops stops all of its topics."""
     queue = context.event_queue(receiver_queue_block_length=4096, receiver_queue_block_count=4)
@@ -356,6 +362,7 @@ def _mappings() -> int:
     return len(Path("/proc/self/maps").read_text().splitlines())
 
 
+@alone(LONG)
 @pytest.mark.parametrize("order", ["receivers first", "queue first", "neither"])
 def test_nothing_is_left_behind(order: str) -> None:
     """Closing in any order, or leaving it to the context: descriptors and mappings are those of before."""

@@ -13,9 +13,12 @@ import pytest
 
 import umstack
 from tests.unit.loopback import open_context
+from tests.unit.ways import EVERY_WAY, ITS_LOSSES, ITS_SESSION, alone
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Context, HotFailoverReceiver, HotFailoverReset, Message, Source, UnrecoverableLoss
 from umstack.errors import InvalidArgument, OptionError
+
+pytestmark = pytest.mark.usefixtures("way")
 
 LONG = bytes(range(256)) * 20
 LOST = bytes(1410)
@@ -98,6 +101,7 @@ def test_numbers_of_64_bits_are_whole(contexts: list[Context]) -> None:
     assert _numbers(_rows(receiver, 3)) == list(range(high + 5, high + 8))
 
 
+@alone(ITS_LOSSES)
 def test_what_one_line_loses_the_other_brings_in_order(contexts: list[Context]) -> None:
     """Each line loses different messages: no message waits for a repair and none is lost."""
     with open_context(**SHORT_ONLY) as subscriber:
@@ -139,6 +143,7 @@ def _lost_on_both(contexts: list[Context], **options: Any) -> tuple[list[Source]
         return sources, receiver
 
 
+@alone(ITS_LOSSES)
 def test_what_no_line_has_is_declared_lost_in_bounded_time(contexts: list[Context]) -> None:
     """UM-101: a missing message is given up hf_maximum_delay after a later message arrived, not earlier."""
     _lost_on_both(contexts, hf_maximum_delay=400)
@@ -170,7 +175,7 @@ def test_a_gap_is_declared_lost_while_nothing_comes(contexts: list[Context]) -> 
     assert not called.closed
 
 
-@pytest.mark.usefixtures("way")
+@EVERY_WAY
 def test_numbers_left_out_on_purpose_are_not_lost(contexts: list[Context]) -> None:
     """An intentional gap is recognized at once by the topic's own numbers, up to 2**30 as in Ultra Messaging."""
     (first, second), receiver = _lines(contexts)
@@ -204,7 +209,7 @@ def test_a_single_number_far_ahead_does_not_carry_the_stream_off(contexts: list[
     assert receiver.stats()["hf_lost"] == 2_000_001 - 2
 
 
-@pytest.mark.usefixtures("way")
+@EVERY_WAY
 def test_the_past_and_what_is_fetched_have_their_numbers(contexts: list[Context]) -> None:
     """UM-136: late join over two lines: each message of the past once, in order, fragments included."""
     sources = [context.source("orders", late_join=1) for context in contexts[:2]]
@@ -307,6 +312,7 @@ def test_what_is_no_number_is_refused(contexts: list[Context]) -> None:
         contexts[2].hot_failover_receiver("orders", others=[contexts[2]])
 
 
+@alone(ITS_SESSION)
 @pytest.mark.parametrize("mode", ["embedded", "sequential"])
 @pytest.mark.parametrize("transport", ["lbtrm", "lbtru", "tcp", "lbtipc"])
 def test_every_transport_and_mode_brings_one_stream(transport: str, mode: str) -> None:

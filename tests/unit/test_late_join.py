@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.unit.loopback import PORTS, SHARED, open_context, recovery_server
+from tests.unit.ways import EVERY_WAY
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import BurstLoss, Context, Message, Receiver, Source, UnrecoverableLoss
 from umstack._core import ffi
@@ -24,6 +25,10 @@ from umstack.recovery.codec import RangeRequest, encode_range_request
 from umstack.recovery.fetch import Fetch
 from umstack.streams import request_port
 from umstack.streams.counters import StreamCounters
+
+pytestmark = pytest.mark.usefixtures("way")
+USUAL_WAYS = ("alone",)
+"""Most of these tests have peers of their own, and take long."""
 
 RETRANSMITTED = 8
 RETAINED = {"late_join": 1, "retransmit_retention_size_limit": 2**26}
@@ -67,6 +72,7 @@ def _numbers(receiver: Receiver, count: int, flags: set[int] | None = None) -> t
     return numbers, others
 
 
+@EVERY_WAY
 def test_the_retained_past_and_then_the_present(way: str, publisher: Context, subscriber: Context) -> None:
     """UM-136, UM-139, UM-140: no gap, no duplicate, the past marked; the present is not."""
     source = publisher.source("past", **RETAINED)
@@ -134,7 +140,7 @@ def test_a_receiver_that_starts_in_the_middle(publisher: Context, subscriber: Co
     assert not others
 
 
-@pytest.mark.usefixtures("way")
+@EVERY_WAY
 def test_fragments_come_whole(publisher: Context, subscriber: Context) -> None:
     """UM-140: requests are by fragment, delivery by message."""
     source = publisher.source("long", **RETAINED)
@@ -212,7 +218,7 @@ def test_the_store_is_bounded_and_serves_what_the_log_has_cleaned(
     assert not others
 
 
-@pytest.mark.usefixtures("way")
+@EVERY_WAY
 def test_two_receivers_of_one_topic_join_late_in_one_process(publisher: Context, subscriber: Context) -> None:
     """UM-136: each has all of the past, by its own connection, because answers name the topic only."""
     source = publisher.source("both", **RETAINED)

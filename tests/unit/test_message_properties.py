@@ -15,10 +15,13 @@ import pytest
 import umstack
 from tests.unit.loopback import PORTS, SHARED, connect, open_context
 from tests.unit.test_late_join import RETAINED
+from tests.unit.ways import EVERY_WAY, ITS_FRAGMENTS, ITS_LOSSES, alone
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Byte, Context, Float, Long, Message, MessageProperties, Short
 from umstack.errors import InvalidArgument, MessageTooLong
 from umstack.message_properties import encoded, is_sound, read_block
+
+pytestmark = pytest.mark.usefixtures("way")
 
 ALL: dict[str, Any] = {
     "switch": True,
@@ -73,6 +76,7 @@ def test_every_type_arrives_over_every_transport(transport: str, data: bytes, mo
     assert dict(second.properties) == {}
 
 
+@alone(ITS_FRAGMENTS)
 def test_fragments_are_reassembled_in_arrival_order_too(contexts: list[Context]) -> None:
     """UM-56, UM-58: with ordered_delivery -1 messages arrive whole; with 0 the properties arrive with the fragment
     that carries them."""
@@ -155,7 +159,7 @@ def test_arrow_has_them_on_request(contexts: list[Context]) -> None:
     assert rows[1]["properties"] is None
 
 
-@pytest.mark.usefixtures("way")
+@EVERY_WAY
 def test_late_join_delivers_them(contexts: list[Context]) -> None:
     """Retained messages have their properties, in one datagram or several."""
     source = contexts[0].source("past", **RETAINED)
@@ -171,6 +175,7 @@ def test_late_join_delivers_them(contexts: list[Context]) -> None:
     assert receiver.stats()["properties_dropped"] == 0
 
 
+@alone(ITS_LOSSES)
 def test_off_transport_recovery_delivers_them(contexts: list[Context]) -> None:
     """Messages that the transport does not recover arrive from the source over TCP with their properties."""
     publisher = contexts[0]
@@ -191,7 +196,7 @@ def test_off_transport_recovery_delivers_them(contexts: list[Context]) -> None:
     assert [bool(message.flags & 0x20) for message in messages] == [False, True, False]
 
 
-@pytest.mark.usefixtures("way")
+@EVERY_WAY
 def test_hot_failover_numbers_and_properties_combine(contexts: list[Context]) -> None:
     """W1: two elements are in one chain; the first copy of each number is delivered with the properties of
     that copy.

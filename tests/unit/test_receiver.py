@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.unit.loopback import DATAGRAM, SHARED, collect_events, connect, open_context, payloads
+from tests.unit.ways import ITS_FRAGMENTS, ITS_SESSION, TAKES_GROUP, UNREAD_END, alone
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import (
     Batch,
@@ -28,9 +29,11 @@ from umstack import (
 )
 from umstack.errors import OptionError, TopicNameError
 
+pytestmark = pytest.mark.usefixtures("way")
+
 
 @pytest.fixture(scope="module")
-def context() -> Iterator[Context]:
+def context(way: str) -> Iterator[Context]:
     with open_context() as context:
         yield context
 
@@ -38,6 +41,7 @@ def context() -> Iterator[Context]:
 # ---- its sources ----
 
 
+@alone(TAKES_GROUP)
 @pytest.mark.parametrize("mode", ["embedded", "sequential"])
 def test_a_receiver_waits_for_its_sources(mode: str) -> None:
     """wait_connected() returns once messages would be received; `sources` has the names that messages carry."""
@@ -71,6 +75,7 @@ def test_a_receiver_waits_for_its_sources(mode: str) -> None:
         receiver.wait_connected()
 
 
+@alone(UNREAD_END)
 @pytest.mark.parametrize("mode", ["embedded", "sequential"])
 @pytest.mark.parametrize("has_sent", [False, True])
 def test_a_closed_source_is_no_longer_listed(mode: str, has_sent: bool, context: Context) -> None:
@@ -161,6 +166,7 @@ def test_receive_returns_one_payload(mode: str) -> None:
         assert outcome == [None]
 
 
+@alone(ITS_FRAGMENTS)
 def test_a_message_contains_its_origin(context: Context) -> None:
     """UM-57, UM-59: each message has topic, source, numbers, arrival time and flags."""
     source, receiver = connect(context, "facts")
@@ -248,6 +254,7 @@ def test_a_callback_may_close_its_receiver_and_its_context() -> None:
 # ---- topics and receivers ----
 
 
+@alone(ITS_SESSION)
 def test_every_receiver_of_a_topic_gets_every_message(context: Context) -> None:
     """Several receivers of a topic are independent: each gets everything, and closing one stops only that one."""
     receivers = [context.receiver("several") for _ in range(3)]
@@ -279,6 +286,7 @@ def test_a_late_receiver_gets_bos_at_once(context: Context) -> None:
             assert payloads(collect(late, 1)) == [b"now"]
 
 
+@alone(ITS_SESSION)
 def test_many_topics_share_a_session(context: Context) -> None:
     """UM-4, UM-7, UM-54: one session carries all topics; each receiver gets its own topic, and messages of
     other topics are counted.
@@ -319,6 +327,7 @@ def test_two_sources_of_a_topic_are_distinguished() -> None:
         assert sorted(by_source.values()) == [[b"%d %d" % (n, i) for i in range(100)] for n in (0, 1)]
 
 
+@alone(ITS_FRAGMENTS)
 @pytest.mark.parametrize("ordered_delivery", [1, -1, 0])
 def test_the_three_kinds_of_delivery(context: Context, ordered_delivery: int) -> None:
     """UM-53, UM-56, UM-58: modes 1 and -1 deliver whole messages; mode 0 delivers fragments with the fields

@@ -6,8 +6,11 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.loopback import DATAGRAM, connect, open_context
+from tests.unit.ways import ITS_FRAGMENTS, ITS_SESSION, alone
 from tests.waiting import collect, wait_for
 from umstack import Context, Receiver
+
+pytestmark = pytest.mark.usefixtures("way")
 
 LONG = bytes(range(256)) * 24
 FRAGMENTS = len(LONG) // DATAGRAM + 1
@@ -19,6 +22,7 @@ def _joined(context: Context, topic: str, **options: object) -> Receiver:
     return receiver
 
 
+@alone(ITS_FRAGMENTS)
 def test_each_receiver_has_its_own_order_queue_and_counters() -> None:
     """One receiver gets whole messages, another gets fragments, and a third uses an event queue."""
     with open_context() as context, context.event_queue() as queue:
@@ -49,6 +53,7 @@ def test_an_unread_or_closed_receiver_does_not_affect_the_others() -> None:
         assert collect(second, 1)[0].data == collect(third, 1)[0].data == b"3"
 
 
+@alone(ITS_SESSION)
 def test_options_of_the_session_are_those_of_the_first_receiver(caplog: pytest.LogCaptureFixture) -> None:
     """A warning names the session options of a later receiver that differ, and only those."""
     with open_context() as context:

@@ -26,6 +26,8 @@ from umstack.requests.codec import (
     encode_fragment_head,
 )
 
+pytestmark = pytest.mark.usefixtures("way")
+
 
 @pytest.fixture
 def context() -> Iterator[Context]:

@@ -17,6 +17,8 @@ from umstack import Message
 from umstack.cli import stat
 from umstack.telemetry.exporter_text import LATENCY_SECONDS, Exposition, render
 
+pytestmark = pytest.mark.usefixtures("way")
+
 TIMED = {"send_timestamps": 1}
 
 

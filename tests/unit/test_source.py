@@ -14,9 +14,12 @@ import pyarrow as pa
 import pytest
 
 from tests.unit.loopback import DATAGRAM, SHARED, SMALL_QUEUE, connect, open_context, payloads
+from tests.unit.ways import FULL_LOG, ITS_FRAGMENTS, ONE_LOG, SMALL_WINDOW, alone
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import BackPressured, Closed, Context, NotConnected, RateLimited, Source, WouldBlock
 from umstack.errors import InvalidArgument, MessageTooLong, OptionError
+
+pytestmark = pytest.mark.usefixtures("way")
 
 FRAGMENT = DATAGRAM - 20 - 12 - 16
 """The payload of a full fragment: the datagram without the headers of LBT-RM, LBMC and the fragment option.
@@ -24,7 +27,7 @@ FRAGMENT = DATAGRAM - 20 - 12 - 16
 
 
 @pytest.fixture(scope="module")
-def context() -> Iterator[Context]:
+def context(way: str) -> Iterator[Context]:
     with open_context() as context:
         yield context
 
@@ -32,6 +35,7 @@ def context() -> Iterator[Context]:
 # ---- one message ----
 
 
+@alone(ITS_FRAGMENTS)
 def test_send_returns_the_number_of_the_last_fragment(context: Context) -> None:
     """UM-42, UM-52, UM-57, UM-80: each fragment uses a topic sequence number; the visible one is the last."""
     source, receiver = connect(context, "numbers")
@@ -46,6 +50,7 @@ def test_send_returns_the_number_of_the_last_fragment(context: Context) -> None:
         assert [message.flags & 4 for message in messages] == [0, 0, 4, 0, 4]
 
 
+@alone(ITS_FRAGMENTS)
 def test_a_message_that_fits_a_datagram_is_never_split(context: Context) -> None:
     """UM-48, UX-25, W4: every header byte is counted, so the datagram can be filled to the last byte."""
     source, receiver = connect(context, "fits")
@@ -86,6 +91,7 @@ def test_text_must_be_encoded_first(context: Context) -> None:
         assert source.send(b"first") == 0
 
 
+@alone(ONE_LOG)
 def test_a_message_waits_for_a_flush(context: Context) -> None:
     """UM-16, UM-19, UM-27: small messages of all topics of a session are held until one flush sends them all."""
     source, receiver = connect(context, "held", implicit_batching_interval=60000, **SHARED)
@@ -217,6 +223,7 @@ def test_a_message_too_long_in_the_middle_raises_after_the_earlier_ones(context:
         assert payloads(collect(receiver, 2)) == [b"a", b"b"]
 
 
+@alone(ITS_FRAGMENTS)
 def test_the_longest_message_arrives_and_one_byte_more_is_refused(context: Context) -> None:
     """UX-23: a refused send uses no sequence number."""
     source, receiver = connect(context, "longest", receiver_maximum_message_length=8 << 20)
@@ -233,6 +240,7 @@ def test_the_longest_message_arrives_and_one_byte_more_is_refused(context: Conte
 # ---- in place ----
 
 
+@alone(ITS_FRAGMENTS)
 def test_a_claim_is_written_in_place(context: Context) -> None:
     """AE-32, AE-33: the bytes are written where they are sent from; leaving the block commits them."""
     source, receiver = connect(context, "claim")
@@ -314,6 +322,7 @@ def test_closing_the_source_under_a_claim_is_safe(context: Context) -> None:
 # ---- blocked ----
 
 
+@alone(FULL_LOG)
 def test_without_a_receiver_a_source_with_flow_control_is_not_connected(context: Context) -> None:
     """AE-12, AE-14, UX-23: NOT_CONNECTED is a result; nothing was sent and no number was used."""
     with open_context() as own, own.source("nobody", flow_control="min") as source:
@@ -337,6 +346,7 @@ def test_without_a_receiver_a_source_with_flow_control_is_not_connected(context:
         assert source.is_connected
 
 
+@alone(SMALL_WINDOW)
 @pytest.mark.parametrize("transport", ["lbtrm", "lbtru"])
 def test_a_source_can_publish_without_receivers_and_then_follow_them(transport: str) -> None:
     """AE-12, AE-20: more than the window is sent to nobody; the first receiver that comes holds the source back."""
@@ -374,6 +384,7 @@ def test_a_source_can_publish_without_receivers_and_then_follow_them(transport: 
             source.send(message, flush=True, timeout=SECONDS)
 
 
+@alone(SMALL_WINDOW)
 def test_a_full_window_is_back_pressure(context: Context) -> None:
     """AE-7, AE-13, AE-20: a reader that stops reading stops the publisher, and nothing is lost."""
     with open_context() as own:
@@ -405,6 +416,7 @@ def test_a_full_window_is_back_pressure(context: Context) -> None:
         assert source.wait_drained(timeout=SECONDS)
 
 
+@alone(SMALL_WINDOW)
 def test_send_many_reports_how_many_were_accepted_in_time(context: Context) -> None:
     """With a timeout, part of a list may be accepted; the rest can be sent again without duplicates."""
     with open_context() as own:
@@ -427,6 +439,7 @@ def test_send_many_reports_how_many_were_accepted_in_time(context: Context) -> N
         assert received == messages
 
 
+@alone(FULL_LOG)
 def test_the_rate_limit_blocks(context: Context) -> None:
     """UX-1, UX-3: the limit is per context; beyond it, sends wait for the next slice or are refused."""
     with open_context(transport_lbtrm_data_rate_limit=8_000_000, transport_lbtrm_rate_interval=20) as own:
@@ -508,6 +521,7 @@ def test_four_threads_publish(context: Context, shared: bool) -> None:
         source.close()
 
 
+@alone(FULL_LOG)
 def test_other_threads_run_while_a_send_waits(context: Context) -> None:
     """W8: a waiting call does not hold the interpreter lock."""
     turns = 0
@@ -529,6 +543,7 @@ def test_other_threads_run_while_a_send_waits(context: Context) -> None:
     assert turns > 100
 
 
+@alone(FULL_LOG)
 def test_closing_ends_a_waiting_send() -> None:
     """A sender in another thread gets Closed immediately when its source closes, without a crash."""
     with open_context() as own:
@@ -611,6 +626,7 @@ def test_closing_sends_held_messages(context: Context) -> None:
     receiver.close()
 
 
+@alone(FULL_LOG)
 @pytest.mark.parametrize(
     "send",
     [

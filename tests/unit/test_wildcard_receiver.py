@@ -11,10 +11,13 @@ import pytest
 
 from tests.bench.measure_wildcard import WildcardPlan, measure
 from tests.unit.loopback import SHARED, open_context
+from tests.unit.ways import EVERY_WAY
 from tests.waiting import SECONDS, wait_for
 from umstack import Closed, Context, Message, WildcardReceiver
 from umstack.errors import OptionError, TopicNameError
 from umstack.events import Event
+
+pytestmark = pytest.mark.usefixtures("way")
 
 
 def take(receiver: WildcardReceiver, count: int) -> dict[str, list[bytes]]:
@@ -43,7 +46,7 @@ def publish(publishing: Context, receiving: Context, topic: str, *payloads: byte
     return source
 
 
-@pytest.mark.usefixtures("way")
+@EVERY_WAY
 def test_topics_join_as_they_appear() -> None:
     """Known topics join first, then new ones; others are ignored; all share one queue."""
     with open_context() as context, open_context() as publishing:
@@ -84,7 +87,7 @@ def test_an_idle_topic_is_found_by_a_wildcard_query() -> None:
             assert publishing.stats()["context"]["tr_wildcard_queries_rcved"] >= 1
 
 
-@pytest.mark.usefixtures("way")
+@EVERY_WAY
 def test_a_topic_leaves_after_its_last_source() -> None:
     """resolver_no_source_linger_timeout: delivered messages stay, and the topic joins again when it returns."""
     with (

@@ -1,0 +1,37 @@
+"""The ways of a message from a source to a receiver, for the fixture `way`: through a driver, or without one.
+
+A module of tests of the public API uses the fixture for all of its tests (pytestmark), which then run with contexts of
+their own links and with contexts that are attached to a driver. Marks choose other ways for single tests.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+WAYS = {
+    "alone": ("none",),
+    "attached": ("driver",),
+    "from a driver": ("driver", "none"),
+    "to a driver": ("none", "driver"),
+}
+"""The contexts that a test opens take these in turn."""
+
+EVERY_WAY = pytest.mark.parametrize("way", [*WAYS], indirect=True)
+
+
+# Why a test runs without a driver only: what it observes is different through a driver (docs/driver.md).
+ITS_FRAGMENTS = "messages of up to 64 KiB are not fragmented in a log"
+SMALL_WINDOW = "the transmission window is smaller than the longest message of a log"
+ONE_LOG = "each source has a log of its own, so topics are not in one order"
+FULL_LOG = "sends wait once the log is full, not at the window or rate of the network"
+UNREAD_END = "a source that has ended is listed until its last message is read"
+TAKES_GROUP = "takes_group is refused"
+ITS_SESSION = "the session of the network is the driver's"
+ITS_LOSSES = "the datagrams are lost in the driver, not in a context of the test"
+LONG = "it opens thousands of objects"
+
+
+def alone(why: str) -> pytest.MarkDecorator:
+    """Return the mark of a test that runs without a driver only, and the reason."""
+    assert why
+    return pytest.mark.parametrize("way", ["alone"], indirect=True)
