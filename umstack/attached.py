@@ -16,6 +16,7 @@ from umstack._engine.engine import Engine
 from umstack._engine.host_identity import host_id
 from umstack._engine.publication import Publication
 from umstack._engine.registry import Registry
+from umstack._engine.sessions import longest_message_bytes
 from umstack._engine.source_events import Drained
 from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.transport_address import LbtipcAddress, TransportAddress, address_of_name
@@ -101,7 +102,7 @@ class AttachedSource(Source):
         self._refusal: UmError | None = None
         self._former: Publication | None = None
         self._sent_before = 0
-        session = engine.sessions.open_own(_log_options(options))
+        session = engine.sessions.open_own(_log_options(options), longest_message_bytes(options))
         self._number = 0
         try:
             super().__init__(engine, resolver, session, topic, topic_index, options, requests)

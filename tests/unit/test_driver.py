@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -162,6 +163,22 @@ def test_a_remote_source_is_received_as_without_driver(running: RunningDriver, r
             assert rows(collect(first, len(expected))) == expected
             assert rows(collect(second, len(expected))) == expected
             assert first.sources == [expected[0][1]]
+
+
+def test_longer_messages_pass_if_both_ends_set_their_options(running: RunningDriver, remote: Context) -> None:
+    """In both directions: 2 MiB, the longest of a source without a driver."""
+    data = random.Random(7).randbytes(2**21)
+    window: dict[str, Any] = {"transport_lbtrm_transmission_window_size": 2**25}
+    with attached(running.path) as context:
+        for sending, receiving in ((remote, context), (context, remote), (context, context)):
+            with (
+                receiving.receiver("longer", receiver_maximum_message_length=2**21) as receiver,
+                sending.source("longer", **window) as source,
+            ):
+                assert source.message_maximum_bytes == len(data)
+                receiver.wait_connected(timeout=SECONDS)
+                source.send(data, flush=True)
+                assert collect(receiver, 1)[0].data == data
 
 
 def test_properties_and_requests_pass(running: RunningDriver, remote: Context) -> None:

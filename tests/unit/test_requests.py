@@ -84,7 +84,7 @@ def test_a_request_gets_its_response(context: Context) -> None:
 def test_a_plain_message_is_not_a_request(context: Context) -> None:
     """`respond()` on a message without a request raises an error."""
     source, receiver = context.source("plain"), context.receiver("plain")
-    wait_for(lambda: receiver.stats()["delivery_controllers"], "topic resolution")
+    receiver.wait_connected(timeout=SECONDS)
     source.send(b"plain", flush=True)
     message = next(iter(receiver))
     assert not message.is_request

@@ -46,6 +46,7 @@ _ADAPTIVE_SOURCE_TIMERS = {
 _EMBEDDED_SM_FLOOR_NS = 1_000_000
 """Each session message wakes the context's thread, which may share a processor with the publisher."""
 _STREAM_TERM_BYTES = 8 * 2**20
+_LONGEST_MESSAGES_PER_TERM = 16
 """Term length over TCP and LBT-IPC. The log keeps nothing for retransmission, so three terms that fit the caches are
 enough."""
 _STREAM_PUBLICATION_WINDOW_BYTES = 512 * 1024
@@ -66,6 +67,22 @@ def _term_bytes(window_bytes: int, datagram_max_bytes: int) -> int:
         int(lib.UM_LOG_TERM_BYTES_MIN),
         _power_of_two_at_least(8 * datagram_max_bytes),
     )
+
+
+def longest_message_bytes(options: SourceOptions) -> int:
+    """Return the longest message of a source whose transmission window is set; 0 if its window is not set."""
+    windows = {
+        "lbtrm": (
+            "transport_lbtrm_transmission_window_size",
+            options.transport_lbtrm_transmission_window_size_bytes,
+        ),
+        "lbtru": (
+            "transport_lbtru_transmission_window_size",
+            options.transport_lbtru_transmission_window_size_bytes,
+        ),
+    }
+    name, window_bytes = windows.get(options.transport, ("", 0))
+    return _power_of_two_at_least(window_bytes) // _LONGEST_MESSAGES_PER_TERM if name in options.given else 0
 
 
 def allowed_networks(text: str) -> Networks:
@@ -174,6 +191,7 @@ class SourceSession:
         "key_set",
         "log_key",
         "logged_events",
+        "message_max_bytes",
         "name",
         "options",
         "place",
@@ -189,14 +207,17 @@ class SourceSession:
         *,
         ephemeral: bool = False,
         log_key: int = 0,
+        message_max_bytes: int = 0,
     ) -> None:
         """Open it; with `ephemeral`, LBT-TCP takes a port chosen by the system if those of the pool are in use.
 
-        With a `log_key`, the log of LBT-IPC admits only receivers that have it.
+        With a `log_key`, the log of LBT-IPC admits only receivers that have it. LBT-TCP and LBT-IPC take messages of
+        `message_max_bytes`, or 512 KiB if that is more.
         """
         self.place = place
         self.key_set = key_set
         self.log_key = log_key
+        self.message_max_bytes = message_max_bytes
         self.options = options
         self.source_count = 0
         self.logged_events = 0
@@ -341,7 +362,9 @@ class SourceSession:
         size = datagram_max_bytes + lib.UM_LBTRM_DATA_BYTES
         config.datagram_max_bytes = size
         config.coalesce_threshold = self.options.transport_lbtrm_coalesce_threshold
-        config.term_length = config.window_bytes = _term_bytes(_STREAM_TERM_BYTES, size)
+        config.term_length = config.window_bytes = _term_bytes(
+            max(_STREAM_TERM_BYTES, _LONGEST_MESSAGES_PER_TERM * self.message_max_bytes), size
+        )
         config.publication_window_bytes = _STREAM_PUBLICATION_WINDOW_BYTES
         config.sm_minimum_interval_ns = config.sm_maximum_interval_ns = NEVER_NS
 
@@ -387,13 +410,15 @@ class SessionPool:
         session.source_count += 1
         return session
 
-    def open_own(self, options: SourceOptions) -> SourceSession:
+    def open_own(self, options: SourceOptions, message_max_bytes: int = 0) -> SourceSession:
         """Open an LBT-IPC session that no other source joins, at transport id 0. release() ends it.
 
-        Its log admits only receivers that have the session's `log_key`, which the caller hands out.
+        Its log admits only receivers that have the session's `log_key`, which the caller hands out, and takes messages
+        of `message_max_bytes`, or 512 KiB if that is more.
         """
+        key = SystemRandom().randrange(1, 2**64)
         session = SourceSession(
-            self._core, Place("", 0), options, 0, log_key=SystemRandom().randrange(1, 2**64)
+            self._core, Place("", 0), options, 0, log_key=key, message_max_bytes=message_max_bytes
         )
         session.source_count = 1
         with self._listing:

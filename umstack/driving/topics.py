@@ -209,7 +209,7 @@ class ReceivedTopic:
         options = Config().source_options(
             transport="lbtipc", transport_lbtipc_behavior="receiver_paced", **cast("Any", self._stall())
         )
-        session = engine.sessions.open_own(options)
+        session = engine.sessions.open_own(options, self._longest_message_bytes())
         try:
             # The number that the source gave the topic: an application names it when it fetches messages of the source.
             topic_index = int(name[name.rindex("[") + 1 : -1])
@@ -223,6 +223,11 @@ class ReceivedTopic:
         if (endpoint := self._receiver._subscription.request_port_of(name)) is not None:
             log = replace(log, request_ip=endpoint.ip, request_port=endpoint.port)
         return _Output(session, publication, SharedSource(name, log))
+
+    def _longest_message_bytes(self) -> int:
+        """Return the limit that applications have set, 0 without one."""
+        is_set = "receiver_maximum_message_length" in self._options
+        return self._receiver.options.receiver_maximum_message_length_bytes if is_set else 0
 
     def _stall(self) -> dict[str, str]:
         """An application that releases nothing for as long as a full queue may hold is cut off."""
@@ -288,6 +293,8 @@ class PublishedTopic:
         self._local_receivers = self._local_processes = 0
         try:
             chosen = Config().receiver_options()
+            longest = max(chosen.receiver_maximum_message_length_bytes, self.message_max_bytes)
+            chosen = replace(chosen, receiver_maximum_message_length_bytes=longest)
             self._log_name = f"log of {topic!r}"
             self._memory = QueueMemory(engine.core, chosen, self._log_name)
             self._subscription = Subscription(engine.core, self._memory, topic, chosen, None, is_relayed=True)
