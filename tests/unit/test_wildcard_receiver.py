@@ -11,7 +11,7 @@ import pytest
 
 from tests.bench.measure_wildcard import WildcardPlan, measure
 from tests.unit.loopback import SHARED, open_context
-from tests.unit.ways import EVERY_WAY
+from tests.unit.ways import EVERY_WAY, LONG, alone
 from tests.waiting import SECONDS, wait_for
 from umstack import Closed, Context, Message, WildcardReceiver
 from umstack.errors import OptionError, TopicNameError
@@ -170,6 +170,7 @@ def test_closing_in_any_order_and_while_topics_appear() -> None:
             assert receiver.closed
 
 
+@alone(LONG)
 def test_a_thousand_topics_share_one_queue() -> None:
     """Each topic of a wildcard receiver costs a delivery controller, not a queue."""
     topics = [f"wide.{number}" for number in range(1000)]
