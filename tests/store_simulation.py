@@ -14,19 +14,11 @@ from dataclasses import dataclass, field
 
 from tests.simulated_disk import PowerFailure, SimulatedDisk, pull_the_plug
 from umstack._engine.endpoint import Endpoint
-from umstack.store.protocol import (
-    MessageStable,
-    NotStable,
-    ReaderSide,
-    Registered,
-    RegistrationRefused,
-    SourceLimits,
-    SourceSide,
-    StabilityRule,
-    StoreSide,
-    encode_data,
-)
-from umstack.store.protocol.messages import extended
+from umstack.persistence.events import MessageStable, NotStable, Registered, RegistrationRefused
+from umstack.persistence.messages import encode_data, extended
+from umstack.persistence.reader_side import ReaderSide
+from umstack.persistence.source_side import SourceLimits, SourceSide, StabilityRule
+from umstack.store.protocol import StoreSide
 from umstack.store.repository import ClientState, Repository, RepositorySettings
 from umstack.store.wire import (
     ConsumptionAck,
@@ -310,7 +302,9 @@ class Simulation:
             message = encode_data(TOPIC_INDEX, sqn, b"%d/%d" % (self.life, sqn) * (1 + sqn % 3))
             self.highest = max(self.highest, sqn)
             self.sent[sqn] = message
-            source.sent(source.next_sqn, message, self.now_ns)
+            number = source.next_sqn
+            source.reserve(number, message, self.now_ns)
+            source.confirm(number, self.now_ns)
             for store in range(_STORES):
                 if self.random.random() > 0.1:
                     self.multicast.append((f"session {self.life}", message, store))

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from umstack.batch import Batch as Batch
     from umstack.config import Config as Config
     from umstack.context import Context as Context
-    from umstack.context import FragmentationWarning as FragmentationWarning
-    from umstack.context import GenericModeWarning as GenericModeWarning
-    from umstack.context import OccupiedInterfaceWarning as OccupiedInterfaceWarning
-    from umstack.context import ReceiveBufferWarning as ReceiveBufferWarning
+    from umstack.context_warnings import FragmentationWarning as FragmentationWarning
+    from umstack.context_warnings import GenericModeWarning as GenericModeWarning
+    from umstack.context_warnings import OccupiedInterfaceWarning as OccupiedInterfaceWarning
+    from umstack.context_warnings import ReceiveBufferWarning as ReceiveBufferWarning
     from umstack.errors import BackPressured as BackPressured
     from umstack.errors import Closed as Closed
     from umstack.errors import ConfigError as ConfigError
@@ -80,10 +80,10 @@ _HOME = {
     "Batch": "batch",
     "Config": "config",
     "Context": "context",
-    "FragmentationWarning": "context",
-    "GenericModeWarning": "context",
-    "OccupiedInterfaceWarning": "context",
-    "ReceiveBufferWarning": "context",
+    "FragmentationWarning": "context_warnings",
+    "GenericModeWarning": "context_warnings",
+    "OccupiedInterfaceWarning": "context_warnings",
+    "ReceiveBufferWarning": "context_warnings",
     "BackPressured": "errors",
     "Closed": "errors",
     "ConfigError": "errors",

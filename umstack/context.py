@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, overload
+from weakref import WeakSet
 
 import umstack_xdp as xdp
 from umstack._core import lib
 from umstack._engine.engine import Engine
 from umstack._engine.interface_addresses import check_multicast, context_interface
 from umstack._engine.interface_follower import InterfaceFollower
-from umstack._engine.link import why_others_take_groups
 from umstack._engine.source_events import log_receiver_events
 from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.transport_address import TransportAddress
@@ -33,14 +33,15 @@ from umstack.config import (
     ReceiverOptions,
     Scope,
     SourceOptions,
-    lint_datagram_size,
 )
+from umstack.context_warnings import ReceiveBufferWarning, warn_fragmented, warn_generic, warn_occupied
 from umstack.driver import DriverClient, attach, listening_path
 from umstack.errors import OptionError, UmError, error_from_result
 from umstack.event_queue import EventQueue
 from umstack.events import Event
 from umstack.foreign_text import displayed
 from umstack.hot_failover_receiver import HotFailoverReceiver
+from umstack.persistent_source import PersistentSource
 from umstack.receiver import Receiver
 from umstack.recovery import RecoveryService, endpoint_of, endpoint_option
 from umstack.requests import RequestService
@@ -77,22 +78,6 @@ _log = logging.getLogger("umstack.context")
 _TOPIC_INDEX_START_MAX = 2**20
 _RECEIVER_LOG_SECONDS = 0.5
 _LIFECYCLE_POLL_S = 0.05
-
-
-class ReceiveBufferWarning(UserWarning):
-    """The kernel granted a smaller receive buffer than transport_lbtrm_receiver_socket_buffer."""
-
-
-class OccupiedInterfaceWarning(UserWarning):
-    """Another process receives over rings on the interface, while this context uses sockets."""
-
-
-class GenericModeWarning(UserWarning):
-    """Rings are in generic mode because the driver does not run the XDP program."""
-
-
-class FragmentationWarning(UserWarning):
-    """IP fragments datagrams because the configured datagram size exceeds the interface's MTU."""
 
 
 class Context(AsyncClosing):
@@ -163,6 +148,7 @@ class Context(AsyncClosing):
         self._tap: Tap | None = None
         self._wildcards: dict[int, TopicListener] = {}
         self._next_wildcard_key = 1
+        self._persistent_sources: WeakSet[PersistentSource] = WeakSet()
         self._driver: DriverClient | None = None
         with ExitStack() as undo:
             if (path := listening_path(driver, found.name)) is not None:
@@ -174,9 +160,10 @@ class Context(AsyncClosing):
             self._engine = Engine(chosen, found, self._duty_work)
             self._core = self._engine.core
             undo.callback(self._close_engine)
-            self._warn_occupied(found)
-            self._warn_generic(found)
-            self._warn_fragmented(found)
+            if self._driver is None:
+                warn_occupied(self._engine.link, found)
+            warn_generic(self._engine.link, found)
+            warn_fragmented(chosen, found)
             if tap is not None:
                 self.tap(tap)
             self._streams = Streams(chosen, found.address or "", is_threaded=not self._engine.is_sequential)
@@ -237,34 +224,6 @@ class Context(AsyncClosing):
             self._serving.callback(self._counter_file.close)
             self._counter_file.begin()
 
-    def _warn_occupied(self, interface: xdp.Interface) -> None:
-        needs_sockets = self._engine.link.kind == "socket" and self._driver is None
-        why = why_others_take_groups(interface) if needs_sockets else None
-        if why is not None:
-            self._warn_of_link(why, interface, OccupiedInterfaceWarning)
-
-    def _warn_generic(self, interface: xdp.Interface) -> None:
-        """Generic mode is slower, and it drops joined datagrams, which a fault of the network seems to explain."""
-        reasons = self._engine.link.step_down()
-        if reasons is None:
-            return
-        text = (
-            f"{interface.name} uses generic mode, which is slower, and where datagrams joined by UDP GSO or GRO arrive "
-            f"through the kernel; {reasons}. Also possible: link=socket, or link=native, which refuses generic mode"
-        )
-        self._warn_of_link(text, interface, GenericModeWarning)
-
-    def _warn_fragmented(self, interface: xdp.Interface) -> None:
-        fragmented = lint_datagram_size(self.options, interface.name, interface.mtu_bytes)
-        if fragmented is not None:
-            self._warn_of_link(str(fragmented), interface, FragmentationWarning)
-
-    def _warn_of_link(self, text: str, interface: xdp.Interface, category: type[UserWarning]) -> None:
-        logging.getLogger("umstack.link").warning(
-            "%s", displayed(text), extra={"umstack_interface": interface.name}
-        )
-        warnings.warn(displayed(text), category, stacklevel=4)
-
     def _open_resolver(self) -> Resolver:
         interface = self.interface
         agent = ResolutionAgent(
@@ -320,11 +279,35 @@ class Context(AsyncClosing):
 
     # Sources, receivers and event queues
 
-    def source(self, topic: str, **options: Unpack[SourceKeywords]) -> Source:
+    @overload
+    def source(self, topic: str, **options: Unpack[SourceKeywords]) -> Source: ...
+    @overload
+    def source(
+        self,
+        topic: str,
+        *,
+        store: Sequence[str | tuple[str, int]],
+        session_id: int | str,
+        registration_timeout: float = 30.0,
+        **options: Unpack[SourceKeywords],
+    ) -> PersistentSource: ...
+    def source(
+        self,
+        topic: str,
+        *,
+        store: Sequence[str | tuple[str, int]] | None = None,
+        session_id: int | str = 0,
+        registration_timeout: float = 30.0,
+        **options: Unpack[SourceKeywords],
+    ) -> Source | PersistentSource:
         """Create a source for a topic. Any thread.
 
         Args:
             topic: Name of 1 to 246 bytes of UTF-8 without NUL.
+            store: Stores that keep its messages (docs/store.md), each as "address:port" or a pair. None: no Stores.
+            session_id: Identifies the source at the Stores, so that a restarted one continues its numbering: a number,
+                or a name such as "desk7".
+            registration_timeout: Maximum wait in seconds until enough Stores have registered the source.
             **options: Source options by name; they override the configuration.
 
         Returns:
@@ -335,6 +318,8 @@ class Context(AsyncClosing):
             OptionError: An option does not exist or has a wrong value.
             InterfaceError: The interface does not support multicast.
             LinkError: The transport session could not be opened (ResourceLimit: a limit is reached).
+            NotConnected: Too few Stores registered the source within the timeout.
+            InvalidArgument: A Store's address, the session id or the number of Stores is wrong.
             Closed: The context is closed.
 
         Example:
@@ -343,12 +328,34 @@ class Context(AsyncClosing):
             ```
         """
         encode_topic_name(topic)
-        chosen = self._config.of_topic(Scope.SOURCE, topic).source_options(**options)
+        config = self._config.of_topic(Scope.SOURCE, topic)
+        chosen = config.source_options(**options)
         with self._core.lifecycle:
             self._core.check_open()
-            return self._make_source(topic, chosen)
+            if store is None:
+                return self._make_source(topic, chosen)
+        self._check_no_driver("store=", "which does not advertise a source's Stores")
 
-    def _make_source(self, topic: str, chosen: SourceOptions) -> Source:
+        def make_source(first_sqn: int, topic_options: tuple[WireOption, ...]) -> Source:
+            named: SourceKeywords = {**options, "initial_sequence_number": first_sqn}
+            with self._core.lifecycle:
+                self._core.check_open()
+                return self._make_source(topic, config.source_options(**named), topic_options)
+
+        size = self.datagram_bytes
+        source = PersistentSource(make_source, size, topic, store, session_id, chosen, registration_timeout)
+        self._persistent_sources.add(source)
+        return source
+
+    def _check_no_driver(self, what: str, why: str) -> None:
+        if self._driver is not None:
+            from umstack.attached import unsupported
+
+            raise unsupported(what, why)
+
+    def _make_source(
+        self, topic: str, chosen: SourceOptions, topic_options: tuple[WireOption, ...] = ()
+    ) -> Source:
         if self._driver is not None and chosen.transport != "lbtipc":  # LBT-IPC is in memory already
             from umstack.attached import AttachedSource
 
@@ -374,10 +381,9 @@ class Context(AsyncClosing):
             self._engine.sessions.release(session)
             raise
         self._next_topic_index += 1
-        topic_options: tuple[WireOption, ...] = ()
         if chosen.late_join:
             try:
-                topic_options = (endpoint_option(source._offer_late_join(self._recovery)),)
+                topic_options += (endpoint_option(source._offer_late_join(self._recovery)),)
             except BaseException:
                 source.close()
                 raise
@@ -450,10 +456,10 @@ class Context(AsyncClosing):
                 hint="make one with this context's event_queue()",
             )
         if self._driver is not None:
-            from umstack.attached import AttachedReceiver, unsupported
+            from umstack.attached import AttachedReceiver
 
             if takes_group is not None:
-                raise unsupported("takes_group", "which receives every source of a topic once for all")
+                self._check_no_driver("takes_group", "which receives every source of a topic once for all")
             return AttachedReceiver(
                 self._engine, self._resolver, self._driver, self._recovery, topic, chosen, on_message, queue
             )
@@ -472,7 +478,7 @@ class Context(AsyncClosing):
                 from umstack.attached import leave_driver
 
                 self._driver = None
-                self._warn_occupied(self.interface)
+                warn_occupied(self._engine.link, self.interface)
                 leave_driver(self._engine.registry, self._resolver)
 
     def event_queue(
@@ -1097,6 +1103,8 @@ class Context(AsyncClosing):
         """
         if self._core.forked:
             return
+        for source in list(self._persistent_sources):
+            source.close(0)
         self._engine.dispatch.close()  # without the lock: the callback it waits for may be making an object
         with self._core.lifecycle:
             if not self.closed:
@@ -1131,4 +1139,4 @@ def _conflating(options: Mapping[str, Any], conflate: bool) -> dict[str, Any]:
     return {**options, "receiver_full_queue": "conflate"} if conflate else {**options}
 
 
-__all__ = ["Context", "GenericModeWarning", "OccupiedInterfaceWarning", "ReceiveBufferWarning"]
+__all__ = ["Context"]

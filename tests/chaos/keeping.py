@@ -25,8 +25,9 @@ from typing import Any
 from tests.chaos.part import Part
 from tests.chaos.payloads import HEADER_BYTES, payload, stamp_of
 from umstack import BackPressured, Context, NotConnected, WouldBlock
-from umstack.store.client import PersistentSource, replay
-from umstack.store.protocol.events import MessageStable, NotStable
+from umstack.persistence.events import MessageStable, NotStable
+from umstack.persistent_source import PersistentSource
+from umstack.store.client import replay
 
 _SEND_SECONDS = 0.2
 _PAUSE_SECONDS = 0.1
@@ -40,8 +41,12 @@ READER_SESSION = 3
 def open_source(context: Context, config: dict[str, Any]) -> PersistentSource:
     """Register the persistent source at its Stores."""
     stores = [(address, port) for address, port in config["stores"]]
-    return PersistentSource(
-        context, config["topic"], stores, SOURCE_SESSION, timeout=_OPEN_SECONDS, **config["options"]
+    return context.source(
+        config["topic"],
+        store=stores,
+        session_id=SOURCE_SESSION,
+        registration_timeout=_OPEN_SECONDS,
+        **config["options"],
     )
 
 

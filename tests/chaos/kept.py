@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from tests.chaos.payloads import HEADER_BYTES, Stamp, stamp_of
-from umstack.store.protocol.messages import data_of
+from umstack.persistence.messages import data_of
 from umstack.store.repository.verification import dump, verify
 
 FINDINGS_MAX = 5

@@ -64,8 +64,18 @@ LAYERS = (
         "publisher",
         "attached",
     }
-    | {"wildcard_receiver", "hot_failover_receiver"},
-    {"resolution", "recovery", "requests", "streams", "driver", "telemetry", "capture", "store.wire"},
+    | {"wildcard_receiver", "hot_failover_receiver", "persistent_source", "context_warnings"},
+    {
+        "resolution",
+        "recovery",
+        "requests",
+        "streams",
+        "driver",
+        "telemetry",
+        "capture",
+        "persistence",
+        "store.wire",
+    },
     {"_engine"},
     {"config", "errors", "sizing", "foreign_text", "key_file", "repeated_records", "error_log"}
     | {"async_closing", "buffers", "message_properties", "charts"},

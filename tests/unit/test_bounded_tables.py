@@ -15,13 +15,19 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "bounded-tables.md").read_text()
 LAYERS = (
     *("resolution", "recovery", "requests", "streams", "_engine", "recorder", "driver", "driving", "files"),
-    *("store/repository", "store/wire", "store/protocol"),
+    *("store/repository", "store/wire", "store/protocol", "persistence"),
 )
 MODULES = (
     *("context.py", "wildcard_receiver.py", "hot_failover_receiver.py", "repeated_records.py"),
     *("error_log.py", "telemetry/exporter_text.py", "telemetry/http_server.py", "telemetry/serving.py"),
     *("telemetry/counter_log.py", "monitor/finding_metrics.py", "monitor/sinks.py"),
-    *("store/client.py", "store/server.py", "store/connections.py", "store/commits.py"),
+    *(
+        "persistent_source.py",
+        "store/client.py",
+        "store/server.py",
+        "store/connections.py",
+        "store/commits.py",
+    ),
 )
 CONTAINER = re.compile(r"self\.(\w+): (?:dict|set|list|deque|OrderedDict|defaultdict|Counter)\[")
 ARRAY = re.compile(r"^ +\w[^(){}=;]*\[[^\]]*\b(UM_\w+_(?:MAX|LOG2))\]", re.MULTILINE)

@@ -15,7 +15,7 @@ from tests.chaos.kept import (
     read_store,
 )
 from tests.chaos.payloads import Stamp, payload
-from umstack.store.protocol import encode_data
+from umstack.persistence.messages import encode_data
 from umstack.store.repository import Repository
 
 ONE, OTHER = b"incarnat", b"restarte"

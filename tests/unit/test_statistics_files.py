@@ -274,7 +274,9 @@ def test_the_interval_grows_with_the_cost_of_a_report() -> None:
         assert 2.0 < file._next - time.monotonic() < 20
         with CounterFile(slow) as other:
             other.write()
-            assert 4.0 < other._next - time.monotonic() < 40, "the contexts of a process share the processor time"
+            assert 4.0 < other._next - time.monotonic() < 40, (
+                "the contexts of a process share the processor time"
+            )
     with CounterFile(dict) as file:
         file.write()
         assert 0.4 < file._next - time.monotonic() <= 0.5

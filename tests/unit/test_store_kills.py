@@ -14,12 +14,13 @@ import pytest
 from tests.store_processes import StoreProcesses
 from tests.unit.loopback import DATAGRAM, OWN_ADDRESSES, open_context
 from tests.waiting import wait_for
-from umstack.store.client import PersistentSource, replay
-from umstack.store.protocol import MessageStable, SourceLimits
+from umstack.config.keywords import SourceKeywords
+from umstack.persistence.events import MessageStable
+from umstack.store.client import replay
 
 KILLS = int(os.environ.get("UM_KILLS", "5"))
 PER_KILL = 50
-FAST = SourceLimits(registration_interval_ns=300_000_000, repeat_ns=200_000_000)
+FAST: SourceKeywords = {"ume_registration_interval": 300, "ume_message_stability_timeout": 200}
 
 
 def content(sqn: int) -> bytes:
@@ -75,7 +76,7 @@ def test_no_stable_message_is_lost_when_stores_are_killed(
     with StoreProcesses(options) as processes, open_context() as context:
         ports = [processes.start(directory) for directory in directories]
         endpoints = [("127.0.0.1", port) for port in ports]
-        source = PersistentSource(context, "orders", endpoints, session_id=7, limits=FAST)
+        source = context.source("orders", store=endpoints, session_id=7, **FAST)
         load = Load(source)
         for _ in range(KILLS):
             wait_for(lambda: len(source.active_stores) == store_count, "all Stores", 60)

@@ -7,41 +7,21 @@ import json
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.unit.loopback import configuration_file, open_context
+from tests.unit.store_thread import running_store
 from tests.waiting import collect, wait_for
+from umstack.config.keywords import SourceKeywords
 from umstack.errors import BackPressured, InvalidArgument, NotConnected
-from umstack.store.client import PersistentSource, replay
-from umstack.store.protocol import (
-    MessageStable,
-    Registered,
-    SourceEvent,
-    SourceLimits,
-    StoreBack,
-    StoreUnresponsive,
-)
-from umstack.store.repository import RepositorySettings
+from umstack.persistence.events import MessageStable, Registered, SourceEvent, StoreBack, StoreUnresponsive
+from umstack.persistent_source import PersistentSource
+from umstack.store.client import replay
 from umstack.store.server import StoreServer
 
-_SETTINGS = RepositorySettings(segment_bytes=1 << 20, staging_bytes=1 << 20)
-_FAST = SourceLimits(registration_interval_ns=300_000_000, repeat_ns=200_000_000)
-
-
-@contextlib.contextmanager
-def _store(directory: Path, port: int = 0) -> Iterator[StoreServer]:
-    with open_context() as context, StoreServer(context, directory, ("127.0.0.1", port), _SETTINGS) as store:
-        thread = threading.Thread(target=store.serve)
-        thread.start()
-        try:
-            yield store
-        finally:
-            store.stop()
-            thread.join()
+_FAST: SourceKeywords = {"ume_registration_interval": 300, "ume_message_stability_timeout": 200}
 
 
 def _read(store: StoreServer, session_id: int, topic: str = "orders") -> list[bytes]:
@@ -58,10 +38,10 @@ def test_a_subscriber_that_starts_after_the_publisher_has_ended_gets_every_messa
     UP-36, UP-48.
     """
     sent = [b"message %d" % number for number in range(3000)]
-    with _store(tmp_path) as store:
+    with running_store(tmp_path) as store:
         with open_context() as context:
             live = context.receiver("orders")
-            source = PersistentSource(context, "orders", [store.endpoint], session_id=7)
+            source = context.source("orders", store=[store.endpoint], session_id=7)
             live.wait_connected(timeout=10)
             numbers = [source.send(data) for data in sent[:2000]]
             assert [message.data for message in collect(live, 2000)] == sent[:2000]
@@ -75,12 +55,12 @@ def test_a_subscriber_that_starts_after_the_publisher_has_ended_gets_every_messa
         assert _read(store, 3) == []  # acknowledged
         with (
             open_context() as context,
-            PersistentSource(context, "orders", [store.endpoint], session_id=7) as source,
+            context.source("orders", store=[store.endpoint], session_id=7) as source,
         ):
             assert [source.send(data) for data in sent[2000:]] == list(range(2000, 3000))
             assert source.close() == []
         assert _read(store, 3) == sent[2000:]
-    with _store(tmp_path) as store:  # restarted: acknowledgements and messages are on the disk
+    with running_store(tmp_path) as store:  # restarted: acknowledgements and messages are on the disk
         assert _read(store, 3) == []
         assert _read(store, 4) == sent
         assert _read(store, 4, "trades") == []
@@ -89,12 +69,12 @@ def test_a_subscriber_that_starts_after_the_publisher_has_ended_gets_every_messa
 def test_a_quorum_of_stores_continues_without_the_third(tmp_path: Path) -> None:
     """One Store of three ends and comes back; without a quorum nothing is sent, and sent messages stay."""
     with contextlib.ExitStack() as stores, open_context() as context:
-        first = stores.enter_context(_store(tmp_path / "1"))
+        first = stores.enter_context(running_store(tmp_path / "1"))
         second = contextlib.ExitStack()
-        endpoints = [first.endpoint, second.enter_context(_store(tmp_path / "2")).endpoint]
+        endpoints = [first.endpoint, second.enter_context(running_store(tmp_path / "2")).endpoint]
         with contextlib.ExitStack() as third:
-            endpoints.append(third.enter_context(_store(tmp_path / "3")).endpoint)
-            source = PersistentSource(context, "orders", endpoints, session_id=7, limits=_FAST)
+            endpoints.append(third.enter_context(running_store(tmp_path / "3")).endpoint)
+            source = context.source("orders", store=endpoints, session_id=7, **_FAST)
             wait_for(lambda: len(source.active_stores) == 3)
             for number in range(50):
                 source.send(b"%d" % number)
@@ -106,7 +86,7 @@ def test_a_quorum_of_stores_continues_without_the_third(tmp_path: Path) -> None:
         _await(source, StoreUnresponsive(1, False))
         with pytest.raises(BackPressured):
             source.send(b"refused", timeout=0)
-        back = stores.enter_context(_store(tmp_path / "3", endpoints[2].port))
+        back = stores.enter_context(running_store(tmp_path / "3", endpoints[2].port))
         _await(source, StoreBack(2))
         source.send(b"100")
         assert source.close() == []
@@ -119,9 +99,9 @@ def test_a_source_without_stores_is_refused(tmp_path: Path) -> None:
     del tmp_path
     with open_context() as context:
         with pytest.raises(InvalidArgument):
-            PersistentSource(context, "orders", [], session_id=7)
+            context.source("orders", store=[], session_id=7)
         with pytest.raises(NotConnected):
-            PersistentSource(context, "orders", [("127.0.0.1", 1)], session_id=7, timeout=0.2)
+            context.source("orders", store=[("127.0.0.1", 1)], session_id=7, registration_timeout=0.2)
 
 
 def test_the_command_runs_a_store_until_it_is_stopped(tmp_path: Path) -> None:
@@ -136,7 +116,7 @@ def test_the_command_runs_a_store_until_it_is_stopped(tmp_path: Path) -> None:
         for _ in range(2):
             host, _, port = process.stderr.readline().split(" at ")[1].strip().rpartition(":")
             stores.append((host, int(port)))
-        with open_context() as context, PersistentSource(context, "orders", stores, session_id=7) as source:
+        with open_context() as context, context.source("orders", store=stores, session_id=7) as source:
             source.send(b"kept")
             assert source.close() == []
         assert [[message.data for message in replay("orders", store, 3)] for store in stores] == [

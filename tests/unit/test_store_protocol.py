@@ -10,8 +10,8 @@ import random
 import pytest
 
 from tests.store_simulation import Failed, simulate
-from umstack.store.protocol import StabilityRule
-from umstack.store.protocol.messages import extended
+from umstack.persistence.messages import extended
+from umstack.persistence.source_side import StabilityRule
 
 _SEEDS = 25
 _WRAP = (1 << 32) - 100

@@ -22,10 +22,11 @@ from tests.unit.loopback import open_context
 from tests.waiting import SECONDS, wait_for
 from umstack._engine.endpoint import Endpoint
 from umstack.cli import command
+from umstack.config.keywords import SourceKeywords
 from umstack.key_file import Key, read_key_file, write_new_key_file
-from umstack.store.client import PersistentSource, replay
+from umstack.store.client import replay
 from umstack.store.medium import SLOW_SYNC_NS, Medium
-from umstack.store.protocol import SourceLimits, StoreLimits
+from umstack.store.protocol import StoreLimits
 from umstack.store.protocol.store_receivers import StoreReceivers
 from umstack.store.repository import DiskFull, Repository, RepositoryEnded, RepositorySettings
 from umstack.store.repository.files import DiskFile
@@ -43,7 +44,7 @@ from umstack.store.wire import (
 from umstack.store.wire.decoding import ControlMessage
 
 SETTINGS = RepositorySettings(segment_bytes=1 << 20, staging_bytes=1 << 20)
-FAST = SourceLimits(registration_interval_ns=300_000_000, repeat_ns=100_000_000)
+FAST: SourceKeywords = {"ume_registration_interval": 300, "ume_message_stability_timeout": 100}
 
 
 class Running:
@@ -288,7 +289,7 @@ def test_requests_that_are_left_over_do_not_wait(tmp_path: Path) -> None:
         server._selector.select = checked  # type: ignore[method-assign, assignment]
         store.thread.start()
         sent = [bytes([number % 256]) * 1200 for number in range(4000)]
-        with PersistentSource(context, "orders", [server.endpoint], 7) as source:
+        with context.source("orders", store=[server.endpoint], session_id=7) as source:
             for data in sent:
                 source.send(data)
             assert source.close(20) == []
@@ -314,7 +315,7 @@ def test_a_disk_that_stalls_delays_only_acknowledgements(
     monkeypatch.setattr(DiskFile, "sync", stalled)
     with running(tmp_path) as store, open_context() as context, Client(store) as client:
         live = context.receiver("orders")
-        source = PersistentSource(context, "orders", [store.store.endpoint], 7)
+        source = context.source("orders", store=[store.store.endpoint], session_id=7)
         live.wait_connected(timeout=SECONDS)
         may_sync.clear()
         source.send(b"first")
@@ -341,7 +342,7 @@ def test_a_full_disk_withholds_acknowledgements_until_there_is_space(
     monkeypatch.setattr(os, "posix_fallocate", limited)
     sent = [b"%04d" % number * 300 for number in range(1500)]  # more than a segment
     with running(tmp_path) as store, open_context() as context:
-        source = PersistentSource(context, "orders", [store.store.endpoint], 7, limits=FAST)
+        source = context.source("orders", store=[store.store.endpoint], session_id=7, **FAST)
         source.send(sent[0])
         wait_for(lambda: not source._side.unstable)
         is_full.set()
@@ -374,7 +375,7 @@ def test_the_first_error_of_the_disk_ends_the_store(
     monkeypatch.setattr(DiskFile, operation, breaking(getattr(DiskFile, operation)))
     with open_context() as context:
         with running(tmp_path) as store:
-            source = PersistentSource(context, "orders", [store.store.endpoint], 7)
+            source = context.source("orders", store=[store.store.endpoint], session_id=7)
             source.send(b"kept")
             wait_for(lambda: not source._side.unstable)
             is_broken.set()
@@ -392,7 +393,7 @@ def test_receivers_that_register_at_once_share_syncs(tmp_path: Path) -> None:
     """A thousand of them over fifty connections are answered after far fewer transactions."""
     connections, each = 50, 20
     with running(tmp_path) as store, open_context() as context, contextlib.ExitStack() as opened:
-        with PersistentSource(context, "orders", [store.store.endpoint], 7) as source:
+        with context.source("orders", store=[store.store.endpoint], session_id=7) as source:
             source.send(b"first")
             assert source.close() == []
         statements: list[str] = []
@@ -423,7 +424,7 @@ def test_receivers_that_register_at_once_share_syncs(tmp_path: Path) -> None:
 def test_the_status_names_clients_and_how_far_they_are(tmp_path: Path) -> None:
     """While the Store runs and afterwards, as text and as JSON."""
     with running(tmp_path) as store, open_context() as context:
-        with PersistentSource(context, "orders", [store.store.endpoint], 7) as source:
+        with context.source("orders", store=[store.store.endpoint], session_id=7) as source:
             for _ in range(3):
                 source.send(b"data")
             assert source.close() == []

@@ -12,7 +12,7 @@ from tests.store_messages import MESSAGES
 from tests.tag_oracle import TRAILER_BYTES, RecordStream, key_check
 from umstack._engine.endpoint import Endpoint
 from umstack.key_file import Key
-from umstack.store.protocol import encode_data
+from umstack.persistence.messages import encode_data
 from umstack.store.wire import MalformedMessage, StoreStream, decode
 from umstack.streams.tags import TagRefused
 

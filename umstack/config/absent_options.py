@@ -69,7 +69,58 @@ ABSENT_OPTIONS = (
         ("request_tcp_exclusiveaddr", "response_tcp_activity_timeout"),
         "not a setting of requests and responses here: the kernel detects a dead requester when data is sent to it",
     ),
-    AbsentOptions(("ume_*", "umq_*"), "there is no store and no broker"),
+    AbsentOptions(
+        ("ume_store", "ume_store_name", "ume_session_id"),
+        "give store= and session_id= to Context.source(), and session_id= to Context.receiver()",
+    ),
+    AbsentOptions(
+        ("ume_store_group", "ume_store_behavior", "ume_retention_intergroup_stability_behavior"),
+        "the Stores of a source are one group, with quorum and consensus",
+    ),
+    AbsentOptions(("ume_use_store",), "a receiver without a session id uses no Store"),
+    AbsentOptions(
+        ("ume_sri_*",),
+        "advertisements name the Stores, so there is no registration information to send or request",
+    ),
+    AbsentOptions(("ume_proxy_source",), "there are no proxy sources: receivers read from the Stores"),
+    AbsentOptions(
+        (
+            "ume_receiver_liveness_interval",
+            "ume_source_liveness_timeout",
+            "ume_user_receiver_registration_id",
+        ),
+        "sources do not watch receivers through Stores",
+    ),
+    AbsentOptions(
+        (
+            "ume_retention_unique_confirmations",
+            "ume_confirmed_delivery_notification",
+            "ume_allow_confirmed_delivery",
+        ),
+        "receivers do not confirm deliveries to sources",
+    ),
+    AbsentOptions(
+        ("ume_message_stability_notification",), "MessageStable events name ranges, and are always there"
+    ),
+    AbsentOptions(
+        ("ume_consensus_sequence_number_behavior",),
+        "a source starts behind the highest number, a receiver behind the highest acknowledgement",
+    ),
+    AbsentOptions(("ume_activity_timeout", "ume_state_lifetime"), "the Store's limits apply"),
+    AbsentOptions(
+        ("ume_use_ack_batching", "ume_ack_batching_interval"), "acknowledgements are sent every 100 ms"
+    ),
+    AbsentOptions(
+        ("ume_store_check_interval", "ume_proactive_keepalive_interval"),
+        "Stores are checked every 100 ms, and sent a keepalive every 2 s",
+    ),
+    AbsentOptions(("ume_application_outstanding_maximum",), "the receiver's queue limits what is not read"),
+    AbsentOptions(
+        ("ume_receiver_paced_persistence", "ume_repository_*", "ume_write_delay"),
+        "sources do not set the pace or the sizes of a Store's repository",
+    ),
+    AbsentOptions(("ume_*",), "an option of the vendor's API or store that has no counterpart here"),
+    AbsentOptions(("umq_*",), "there is no broker"),
     AbsentOptions(
         ("retransmit_initial_sequence_number_request", "retransmit_request_generation_interval"),
         "a source that has never sent responds with an empty range; the generation interval is deprecated",

@@ -191,6 +191,14 @@ class SourceKeywords(TypedDict, total=False):
     publication_unblock_timeout: OptionValue
     send_timestamps: OptionValue
     initial_sequence_number: OptionValue
+    ume_flight_size: OptionValue
+    ume_flight_size_bytes: OptionValue
+    ume_flight_size_behavior: str
+    ume_retention_intragroup_stability_behavior: str
+    ume_registration_interval: OptionValue
+    ume_store_activity_timeout: OptionValue
+    ume_message_stability_timeout: OptionValue
+    ume_message_stability_lifetime: OptionValue
     resolver_send_initial_advertisement: OptionValue
     resolver_send_final_advertisements: OptionValue
     resolver_advertisement_send_immediate_response: OptionValue
@@ -275,6 +283,7 @@ class ReceiverKeywords(TypedDict, total=False):
     resolver_query_sustain_interval: OptionValue
     resolver_query_minimum_sustain_duration: OptionValue
     resolution_number_of_sources_query_threshold: OptionValue
+    ume_explicit_ack_only: OptionValue
     resolution_no_source_notification_threshold: OptionValue
 
 

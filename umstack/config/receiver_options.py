@@ -538,6 +538,13 @@ class ReceiverOptions:
         doc="Queries stop once this many sources of the topic are known.",
     )
 
+    ume_explicit_ack_only: bool = option(
+        Kind.SWITCH,
+        um=0,
+        doc="For a receiver with a session id: messages count as consumed when acknowledge() is called, not when the "
+        "application reads again.",
+    )
+
     resolution_no_source_notification_threshold: int = option(
         Kind.INTEGER,
         um=0,

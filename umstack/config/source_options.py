@@ -452,6 +452,68 @@ class SourceOptions:
         doc="Topic sequence number of the first message: a restarted source of a Store continues its numbering.",
     )
 
+    # Stores, for a source made with store= (docs/store.md)
+
+    ume_flight_size: int = option(
+        Kind.INTEGER,
+        um=1000,
+        minimum=1,
+        maximum=1_000_000,
+        doc="Maximum number of messages in flight: sent, and not stable yet.",
+    )
+    ume_flight_size_bytes_bytes: int = option(
+        Kind.BYTES,
+        um=0,
+        ours=8_388_608,
+        minimum=1,
+        maximum=2**30,
+        reason="Without a limit a slow Store would let the source's memory grow.",
+        doc="Maximum bytes of messages in flight. A Store with little memory lowers it.",
+    )
+    ume_flight_size_behavior: str = option(
+        Kind.CHOICE,
+        um="block",
+        choices=("block", "notify"),
+        doc="What a send does at these limits: wait for space, or send all the same and report FlightSize.",
+    )
+    ume_retention_intragroup_stability_behavior: str = option(
+        Kind.CHOICE,
+        um="quorum",
+        choices=("quorum", "all-active", "all"),
+        doc="Stores that must have a message before it is stable: a majority of the list; all that are registered, "
+        "and at least a majority; or all.",
+    )
+    ume_registration_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=3000,
+        minimum=1,
+        maximum=3_600_000,
+        doc="Interval of registrations that a Store does not answer. Afterwards a quorum of Stores suffices.",
+    )
+    ume_store_activity_timeout_ns: int = option(
+        Kind.MILLISECONDS,
+        um=10_000,
+        minimum=1,
+        maximum=3_600_000,
+        doc="Time without bytes from a Store after which it is unresponsive.",
+    )
+    ume_message_stability_timeout_ns: int = option(
+        Kind.MILLISECONDS,
+        um=5000,
+        ours=1000,
+        minimum=1,
+        maximum=3_600_000,
+        reason="A message that no Store has received holds back the sender meanwhile.",
+        doc="Age at which a message in flight is sent again to the Stores that miss it.",
+    )
+    ume_message_stability_lifetime_ns: int = option(
+        Kind.MILLISECONDS,
+        um=1_200_000,
+        minimum=1,
+        maximum=86_400_000,
+        doc="Age at which a message in flight is given up, with the event NotStable.",
+    )
+
     # Topic resolution
 
     resolver_send_initial_advertisement: bool = option(

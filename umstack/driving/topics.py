@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from umstack._engine.engine import Engine
     from umstack._engine.sessions import SourceSession
     from umstack._engine.transport_address import TransportAddress
+    from umstack.config.keywords import SourceKeywords
 
 _ATTACHED_SECONDS = 1.0
 _REPORTED_RECEIVERS_MAX = 128
@@ -289,7 +290,7 @@ class PublishedTopic:
         self.ended = threading.Event()
         """Set when the application's session has ended and all of its messages were published."""
         engine = context.engine
-        self._source = context.source(topic, **cast("Any", options))
+        self._source = context.source(topic, **cast("SourceKeywords", options))
         self._local_receivers = self._local_processes = 0
         try:
             chosen = Config().receiver_options()

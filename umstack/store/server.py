@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,11 +20,11 @@ from typing import Any, Self
 from umstack._engine.endpoint import Endpoint
 from umstack.context import Context
 from umstack.events import Message
-from umstack.key_file import Key
+from umstack.persistence.messages import encode_data
 from umstack.receiver import Receiver
 from umstack.store.commits import CommitThread
 from umstack.store.connections import ClientConnections
-from umstack.store.protocol import StoreLimits, StoreSide, encode_data
+from umstack.store.protocol import StoreLimits, StoreSide
 from umstack.store.repository import DiskFull, Repository, RepositorySettings
 from umstack.store.status import write_status
 
@@ -38,20 +37,6 @@ _TICK_NS = 20_000_000
 _WRITE_ACKS_NS = 100_000_000
 _LIFETIMES_NS = 5_000_000_000
 """Time between checks of the lifetimes of clients."""
-
-
-class NoKeys:
-    """No keys: connections to Stores do not have any yet."""
-
-    def has(self, key: Key) -> bool:
-        """Return false."""
-        del key
-        return False
-
-    def find(self, is_meant: Callable[[Key], bool]) -> Key | None:
-        """Return None."""
-        del is_meant
-        return None
 
 
 class StoreServer:
@@ -247,4 +232,4 @@ class StoreServer:
             receiver.close()
 
 
-__all__ = ["NoKeys", "StoreServer"]
+__all__ = ["StoreServer"]

@@ -1,60 +1,29 @@
-"""State machines of persistence without sockets and clocks: the source's side, the Store's side, the reader's side.
+"""The Store's side of persistence without sockets and clocks; `umstack.persistence` has the sides of its clients.
 
-Each takes messages of `umstack.store.wire` and times, and queues messages to send and events. Sqns are 64 bits wide
-inside and 32 bits on the wire; `extended` converts.
+It takes messages of `umstack.store.wire` and times, and queues messages to send. Sqns are 64 bits wide inside and
+32 bits on the wire.
 
-    source                          Store                           reader
+    source                          Store                           receiver
       Registration(topic, session) ->
       <- RegistrationResponse(held)                                   consensus: the number to start at
       Registration(transport session) ->                              the Store joins the session
       <- RegistrationResponse
       data on the transport session ->  commit
       <- StabilityAck(ranges)
-                                        <- Registration(topic)
-                                        SourceRegistrationInformation ->
-                                        <- Registration(source)
+                                        <- Registration(topic, transport session)
                                         RegistrationResponse(low, high) ->
                                         <- RetransmissionRequests
                                         messages, RetainedRange ->
                                         <- ConsumptionAck
+
+A reader registers without a transport session first and gets the list of sources:
+
+                                        <- Registration(topic)
+                                        SourceRegistrationInformation ->
+                                        <- Registration(source)
 """
 
-from umstack.store.protocol.events import (
-    MessageStable,
-    NotStable,
-    Registered,
-    RegistrationRefused,
-    SourceEvent,
-    StoreBack,
-    StoreUnresponsive,
-)
-from umstack.store.protocol.messages import (
-    StoredData,
-    data_of,
-    encode_data,
-    extended,
-)
-from umstack.store.protocol.reader_side import ReaderSide
-from umstack.store.protocol.source_side import SourceLimits, SourceSide, StabilityRule
 from umstack.store.protocol.store_connections import StoreLimits
 from umstack.store.protocol.store_side import StoreSide
 
-__all__ = [
-    "MessageStable",
-    "NotStable",
-    "ReaderSide",
-    "Registered",
-    "RegistrationRefused",
-    "SourceEvent",
-    "SourceLimits",
-    "SourceSide",
-    "StabilityRule",
-    "StoreBack",
-    "StoreLimits",
-    "StoreSide",
-    "StoreUnresponsive",
-    "StoredData",
-    "data_of",
-    "encode_data",
-    "extended",
-]
+__all__ = ["StoreLimits", "StoreSide"]

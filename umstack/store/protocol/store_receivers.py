@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from umstack._engine.endpoint import Endpoint
-from umstack.store.protocol.messages import extended
+from umstack.persistence.messages import extended
 from umstack.store.protocol.store_connections import Outbox, StoreConnection
 from umstack.store.repository import DiskFull, Repository, SourceState
 from umstack.store.wire import (

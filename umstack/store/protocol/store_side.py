@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from umstack._engine.endpoint import Endpoint
 from umstack.errors import ResourceLimit
-from umstack.store.protocol.messages import data_of, extended
-from umstack.store.protocol.source_side import FIRST_SQN_NAME, TRANSPORT_NAME
+from umstack.persistence.messages import data_of, extended
+from umstack.persistence.source_side import FIRST_SQN_NAME, TRANSPORT_NAME
 from umstack.store.protocol.store_connections import Outbox, StoreConnection, StoreLimits
 from umstack.store.protocol.store_receivers import StoreReceivers, newest_of
 from umstack.store.repository import (

@@ -57,7 +57,7 @@ from umstack.store.wire.stores import (
     StoreEntry,
     StoreGroup,
 )
-from umstack.store.wire.stream import Keys, StoreStream
+from umstack.store.wire.stream import Keys, NoKeys, StoreStream
 
 __all__ = [
     "CONFIGURATION_MAXIMUM",
@@ -79,6 +79,7 @@ __all__ = [
     "KeepaliveSender",
     "Keys",
     "MalformedMessage",
+    "NoKeys",
     "Registration",
     "RegistrationError",
     "RegistrationResponse",

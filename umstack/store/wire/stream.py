@@ -49,6 +49,20 @@ class Keys(Protocol):
         """Return the first key for which `is_meant` returns true, or None."""
 
 
+class NoKeys:
+    """No keys: connections to Stores do not have any yet."""
+
+    def has(self, key: Key) -> bool:
+        """Return false."""
+        del key
+        return False
+
+    def find(self, is_meant: Callable[[Key], bool]) -> Key | None:
+        """Return None."""
+        del is_meant
+        return None
+
+
 class StoreStream:
     """Messages in both directions. Used by one thread; the caller owns the socket."""
 
@@ -182,4 +196,4 @@ class StoreStream:
         received.begin(tags)
 
 
-__all__ = ["PLAIN_WINDOW_BYTES", "Keys", "StoreStream"]
+__all__ = ["PLAIN_WINDOW_BYTES", "Keys", "NoKeys", "StoreStream"]

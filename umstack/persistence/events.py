@@ -35,6 +35,17 @@ class NotStable(NamedTuple):
     sqn: int
 
 
+class FlightSize(NamedTuple):
+    """The messages in flight reached a limit, or fell below it again."""
+
+    is_over: bool
+    """True: sends wait, or exceed the limit if the source's behavior is `notify`."""
+    messages: int
+    """Messages in flight at that time."""
+    bytes: int
+    """Bytes of these messages."""
+
+
 class StoreUnresponsive(NamedTuple):
     """A Store's connection ended, or nothing arrived from it within the activity timeout."""
 
@@ -49,5 +60,7 @@ class StoreBack(NamedTuple):
     store: int
 
 
-SourceEvent = Registered | RegistrationRefused | MessageStable | NotStable | StoreUnresponsive | StoreBack
-"""Events that `SourceSide.take_events` returns."""
+SourceEvent = (
+    Registered | RegistrationRefused | MessageStable | NotStable | FlightSize | StoreUnresponsive | StoreBack
+)
+"""Events that `PersistentSource.take_events` returns."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from umstack.store.protocol.messages import data_of, extended
+from umstack.persistence.messages import data_of, extended
 from umstack.store.wire import (
     RECOVERED,
     ConsumptionAck,

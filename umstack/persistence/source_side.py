@@ -6,7 +6,8 @@ import enum
 from dataclasses import dataclass, field
 
 from umstack._engine.endpoint import Endpoint
-from umstack.store.protocol.events import (
+from umstack.persistence.events import (
+    FlightSize,
     MessageStable,
     NotStable,
     Registered,
@@ -15,7 +16,7 @@ from umstack.store.protocol.events import (
     StoreBack,
     StoreUnresponsive,
 )
-from umstack.store.protocol.messages import extended
+from umstack.persistence.messages import extended
 from umstack.store.wire import (
     PROACTIVE,
     ConfigurationValue,
@@ -108,6 +109,8 @@ class _Unstable:
     message: bytes
     sent_ns: int
     repeated_ns: int
+    is_sent: bool = False
+    """False while its source sends it: it is not repeated yet."""
     acknowledged: int = 0
     """Bits of the Stores that have it."""
     lost: int = 0
@@ -144,6 +147,8 @@ class SourceSide:
         self._unstable: dict[int, _Unstable] = {}
         self._unstable_bytes = 0
         self._is_registered = False
+        self._is_over = False
+        """True since a FlightSize event reported that the limits of messages in flight are reached."""
         self._events: list[SourceEvent] = []
         self.forged_count = 0
         """Acknowledgements that name another source, or messages that were never sent."""
@@ -178,12 +183,14 @@ class SourceSide:
 
     def can_send(self, byte_count: int) -> bool:
         """Return true if a message of this size may be sent now: enough Stores are registered and there is space."""
+        return self.has_quorum and self.has_space(byte_count)
+
+    def has_space(self, byte_count: int) -> bool:
+        """Return true if a message of this size is within the limits of messages in flight."""
         allowed = [one.flight_bytes for one in self._stores if one.flight_bytes is not None]
         space = min([self.limits.flight_bytes, *allowed])
-        return (
-            self.has_quorum
-            and len(self._unstable) < self.limits.flight_messages
-            and (not self._unstable or self._unstable_bytes + byte_count <= space)
+        return len(self._unstable) < self.limits.flight_messages and (
+            not self._unstable or self._unstable_bytes + byte_count <= space
         )
 
     # Inputs
@@ -196,12 +203,34 @@ class SourceSide:
             if store.state is _State.ANSWERED:
                 self._register(at, _State.JOINING, now_ns)
 
-    def sent(self, sqn: int, message: bytes, now_ns: int) -> None:
-        """A message was sent, with the next number."""
-        assert sqn == self.next_sqn, (sqn, self.next_sqn)
+    def reserve(self, sqn: int, message: bytes, now_ns: int) -> None:
+        """A message gets the next number and is being sent; it may be acknowledged before confirm()."""
+        if sqn != self.next_sqn:
+            raise ValueError(f"message {sqn} is not the next one, {self.next_sqn}")
+        self._note_flight(self.has_space(len(message)))
         self.next_sqn = sqn + 1
         self._unstable[sqn] = _Unstable(message, now_ns, now_ns)
         self._unstable_bytes += len(message)
+
+    def confirm(self, sqn: int, now_ns: int) -> None:
+        """The message was sent: it is repeated until it is stable."""
+        one = self._unstable.get(sqn)
+        if one is not None:
+            one.is_sent, one.sent_ns, one.repeated_ns = True, now_ns, now_ns
+
+    def withdraw(self, sqn: int) -> None:
+        """The newest message could not be sent: its number is free again."""
+        one = self._unstable.get(sqn)
+        if one is None:
+            return  # Stores have it all the same: its number is used
+        if sqn != self.next_sqn - 1 or one.is_sent:
+            raise ValueError(f"message {sqn} is not being sent")
+        self._forget(sqn)
+        self.next_sqn = sqn
+
+    def note_full(self) -> None:
+        """A sender waits because the limits of messages in flight are reached."""
+        self._note_flight(False)
 
     def connected(self, store: int, now_ns: int) -> None:
         """The connection to a Store exists: register."""
@@ -394,6 +423,14 @@ class SourceSide:
 
     def _forget(self, sqn: int) -> None:
         self._unstable_bytes -= len(self._unstable.pop(sqn).message)
+        if self._is_over and self.has_space(0):
+            self._note_flight(True)
+
+    def _note_flight(self, has_space: bool) -> None:
+        """Report when the limits of messages in flight are reached, and when there is space again."""
+        if self._is_over == has_space:
+            self._is_over = not has_space
+            self._events.append(FlightSize(self._is_over, len(self._unstable), self._unstable_bytes))
 
     def _give_up(self, sqn: int) -> None:
         self._forget(sqn)
@@ -403,6 +440,8 @@ class SourceSide:
         """Send old messages again to the Stores that miss them; give up those whose lifetime ended."""
         space = dict.fromkeys(self.active_stores, _PROACTIVE_BYTES)
         for sqn, one in list(self._unstable.items()):
+            if not one.is_sent:
+                continue
             if now_ns - one.sent_ns >= self.limits.lifetime_ns:
                 self._give_up(sqn)
             elif now_ns - one.repeated_ns >= self.limits.repeat_ns:

@@ -1,0 +1,122 @@
+"""Persistent sources: session ids, limits of messages in flight, and what a send does while it waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.loopback import open_context
+from tests.unit.store_thread import PausedStore, running_store
+from tests.waiting import wait_for
+from umstack._engine.endpoint import Endpoint
+from umstack.context import Context
+from umstack.errors import BackPressured, InvalidArgument
+from umstack.persistence.advertised import store_endpoint, store_topic_options, stores_of
+from umstack.persistence.events import FlightSize, MessageStable
+from umstack.persistence.session_ids import SESSION_ID_MAXIMUM, session_id_of
+from umstack.resolution.codec import WireOption
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[PausedStore]:
+    """A Store of this process."""
+    with running_store(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def context() -> Iterator[Context]:
+    """A context on loopback."""
+    with open_context() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("wanted", "number"),
+    [(7, 7), ("7", 7), ("0x10", 16), ("010", 8), (SESSION_ID_MAXIMUM, SESSION_ID_MAXIMUM)],
+)
+def test_a_session_id_is_a_number_or_names_one(wanted: int | str, number: int) -> None:
+    """UP-13: decimal, hexadecimal and octal; other texts are hashed to valid numbers."""
+    assert session_id_of(wanted) == number
+    named = {session_id_of(f"desk{desk}") for desk in range(1000)}
+    assert len(named) == 1000
+    assert all(1 <= one <= SESSION_ID_MAXIMUM for one in named)
+
+
+@pytest.mark.parametrize("wanted", [0, -1, SESSION_ID_MAXIMUM + 1, "", "0", "18446744073709551615"])
+def test_a_session_id_out_of_range_is_refused(wanted: int | str) -> None:
+    """0 and 2^64 - 1 are not session ids (UP-13)."""
+    with pytest.raises(InvalidArgument):
+        session_id_of(wanted)
+
+
+@pytest.mark.parametrize(
+    "wanted", ["", "10.9.0.11", "10.9.0.11:0", "store:14567", "10.9.0.11:65536", ("store", 1)]
+)
+def test_a_wrong_address_of_a_store_is_refused(wanted: str | tuple[str, int]) -> None:
+    """The error shows how an address is written."""
+    with pytest.raises(InvalidArgument, match="address of a Store") as caught:
+        store_endpoint(wanted)
+    assert "10.9.0.11:14567" in str(caught.value.hint)
+
+
+def test_advertisements_name_the_stores_in_order() -> None:
+    """UP-5: receivers learn the Stores from the source. A list with a hole or an impossible address is ignored."""
+    stores = (Endpoint("10.9.0.11", 14567), Endpoint("10.9.0.12", 14568))
+    options = store_topic_options(stores)
+    assert stores_of(reversed(options)) == stores
+    assert stores_of(options[:1]) == ()
+    assert stores_of(options[:1] + options[2:]) == ()
+    assert stores_of((WireOption(2, options[1].body[:-1]),)) == ()
+    assert stores_of(store_topic_options([Endpoint("239.1.1.1", 14567)])) == ()
+
+
+def test_a_blocked_send_leaves_the_source_usable(store: PausedStore, context: Context) -> None:
+    """UP-56: while one send waits, acknowledgements are handled and states are read; FlightSize tells when it ends."""
+    with context.source("orders", store=[store.endpoint], session_id=7, ume_flight_size=2) as source:
+        store.pause()
+        source.send(b"0")
+        source.send(b"1")
+        with pytest.raises(BackPressured, match="2 messages are not stable"):
+            source.send(b"refused", timeout=0)
+        sent: list[int] = []
+        sender = threading.Thread(target=lambda: sent.append(source.send(b"2", flush=True)))
+        sender.start()
+        wait_for(lambda: FlightSize(True, 2, 26) in source.take_events(), "the limit is reported")
+        assert source.unstable == [0, 1]
+        assert sent == []
+        store.resume()
+        sender.join()
+        assert sent == [2]
+        assert source.wait_stable(timeout=10)
+        events = source.take_events()
+        assert any(isinstance(event, FlightSize) and not event.is_over for event in events)
+
+
+def test_notify_sends_beyond_the_limits(store: PausedStore, context: Context) -> None:
+    """UP-56: the send succeeds, and events report when the limit is passed and when there is space again."""
+    with context.source(
+        "orders", store=[store.endpoint], session_id=7, ume_flight_size=2, ume_flight_size_behavior="notify"
+    ) as source:
+        store.pause()
+        assert source.send_many([b"message"] * 10, flush=True) == 10
+        wait_for(
+            lambda: any(isinstance(event, FlightSize) and event.is_over for event in source.take_events())
+        )
+        store.resume()
+        assert source.wait_stable(timeout=10)
+        assert any(isinstance(event, FlightSize) and not event.is_over for event in source.take_events())
+
+
+def test_events_of_the_last_messages_outlive_the_source(store: PausedStore, context: Context) -> None:
+    """Every message that close() waited for is in a MessageStable event afterwards."""
+    source = context.source("orders", store=[store.endpoint], session_id="desk7")
+    for _ in range(20):
+        last = source.send(b"data")
+    assert source.close() == []
+    stable = [event for event in source.take_events() if isinstance(event, MessageStable)]
+    assert sum(event.last_sqn - event.first_sqn + 1 for event in stable) == last + 1
+    assert source.close() == []

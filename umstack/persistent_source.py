@@ -1,0 +1,525 @@
+"""PersistentSource: publishes a topic that Stores keep (docs/store.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from umstack._engine.endpoint import Endpoint
+from umstack.config import SourceOptions
+from umstack.errors import BackPressured, Closed, InvalidArgument, MessageTooLong, NotConnected, UmError
+from umstack.persistence.advertised import store_endpoint, store_topic_options
+from umstack.persistence.events import RegistrationRefused, SourceEvent
+from umstack.persistence.messages import encode_data
+from umstack.persistence.session_ids import session_id_of
+from umstack.persistence.source_side import SourceLimits, SourceSide, StabilityRule
+from umstack.store.wire import STORES_MAXIMUM, MalformedMessage, NoKeys, StoreStream
+
+if TYPE_CHECKING:
+    from umstack.buffers import Buffer
+    from umstack.resolution.codec import WireOption
+    from umstack.source import Source
+    from umstack.telemetry.reading import Counters
+
+_SPACE = 1 << 32
+_HEADERS_BYTES = 128
+"""Space for the headers of a datagram with one message."""
+_STREAM_BYTES = 4 << 20
+EVENTS_MAX = 65_536
+"""Events that wait for `take_events`; then the oldest are dropped."""
+_TICK_SECONDS = 0.1
+_RETRY_NS = 500_000_000
+_KEEPALIVE_NS = 2_000_000_000
+
+
+class _Link:
+    """The connection to one Store."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.peer: socket.socket | None = None
+        self.stream: StoreStream | None = None
+        self.is_connected = False
+        self.retry_ns = 0
+
+
+class PersistentSource:
+    """Publish a topic that Stores keep. Made by Context.source(store=...). Any number of threads may send.
+
+    Subscribers receive it like any other source. A message is stable once enough Stores have written it. Messages that
+    are not stable are in flight; at their limits, sends wait.
+
+    Attributes:
+        topic: Name of the topic.
+        maximum_bytes: Length of the longest message: it must fit one datagram.
+        first_sequence_number: Number of the first message, by consensus of the Stores. A restarted source continues
+            the numbering: it gives the messages that its Stores do not have their former numbers again.
+
+    Example:
+        ```python
+        def publish(ctx):
+            with ctx.source("orders", store=[("10.9.0.11", 14567)], session_id="desk7") as source:
+                source.send(b"first")
+                assert not source.close(timeout=5)
+        ```
+    """
+
+    def __init__(
+        self,
+        make_source: Callable[[int, tuple[WireOption, ...]], Source],
+        datagram_bytes: int,
+        topic: str,
+        stores: Sequence[str | tuple[str, int]],
+        session_id: int | str,
+        options: SourceOptions,
+        timeout: float,
+    ) -> None:
+        """Register at the Stores; called by Context.source().
+
+        `make_source` opens the source of the context, from the number of its first message and its topic options.
+        """
+        if not 0 < len(stores) <= STORES_MAXIMUM:
+            raise InvalidArgument(
+                f"a source with {len(stores)} Stores", hint=f"give store= 1 to {STORES_MAXIMUM} of them"
+            )
+        endpoints = tuple(map(store_endpoint, stores))
+        self.topic = topic
+        """The topic's name."""
+        self._options = options
+        rule = StabilityRule(options.ume_retention_intragroup_stability_behavior)
+        self._side = SourceSide(topic, session_id_of(session_id), endpoints, rule, _limits_of(options))
+        self._links = [_Link(endpoint) for endpoint in endpoints]
+        self._sending = threading.Lock()
+        """Held while a message gets its number and is sent, so that numbers are sent in order."""
+        self._changed = threading.Condition()
+        """Guards the side and the links; notified when the side changed. Never held while the transport waits."""
+        self._events: deque[SourceEvent] = deque(maxlen=EVENTS_MAX)
+        self._is_closed = False
+        self._is_thread_ended = False
+        self._selector = selectors.DefaultSelector()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._selector.register(self._wake_fd, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, name="umstack-persistence", daemon=True)
+        self._thread.start()
+        deadline = time.monotonic() + timeout
+        try:
+            self.first_sequence_number = self._await_first(topic, deadline)
+            """Number of the first message."""
+            self._source = make_source(self.first_sequence_number, store_topic_options(endpoints))
+        except BaseException:
+            self._end_thread()
+            raise
+        self.maximum_bytes = min(self._source.message_maximum_bytes, datagram_bytes - _HEADERS_BYTES)
+        """Length of the longest message: it must fit one datagram."""
+        with self._changed:
+            self._side.attach(self._source.transport, self._source.topic_index, time.monotonic_ns())
+        self._wake()
+        if not self._wait(lambda: self._side.has_quorum, deadline):
+            self.close(0)
+            raise NotConnected(
+                f"too few Stores of {topic!r} receive its session within {timeout} s",
+                hint="check that the Stores are on the source's network: umstack doctor",
+            )
+
+    def _await_first(self, topic: str, deadline: float) -> int:
+        self._wait(lambda: self._side.first_sqn is not None, deadline)
+        if self._side.first_sqn is None:
+            refused = [event.reason for event in self._events if isinstance(event, RegistrationRefused)]
+            raise NotConnected(
+                f"too few Stores accepted the source of {topic!r}: {', '.join(refused) or 'no answer'}",
+                hint="check that the Stores run and their addresses",
+            )
+        return self._side.first_sqn
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Sending
+
+    def send(self, data: Buffer, flush: bool = False, *, timeout: float | None = None) -> int:
+        """Send a message, after waiting for space in flight. Any thread.
+
+        Args:
+            data: Any contiguous buffer of at most `maximum_bytes` bytes.
+            flush: Send it and every message held before it at once, instead of with the next datagram.
+            timeout: Maximum wait in seconds, for space in flight and for the transport together; None: no timeout.
+
+        Returns:
+            The number of the message.
+
+        Raises:
+            BackPressured: The timeout ended: too many messages are not stable, too few Stores are registered, or the
+                transport is busy.
+            MessageTooLong: The message does not fit one datagram.
+            Closed: The source is closed.
+
+        Example:
+            ```python
+            def publish(source):
+                return source.send(b"first", flush=True, timeout=1)
+            ```
+        """
+        payload = bytes(data)
+        if len(payload) > self.maximum_bytes:
+            raise MessageTooLong(
+                f"a persistent message of {len(payload)} bytes is longer than {self.maximum_bytes}",
+                hint="send several messages",
+            )
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if not self._sending.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            raise BackPressured(f"another thread sends on {self.topic!r}", hint="allow a longer timeout")
+        try:
+            with self._changed:
+                self._await_space(len(payload), deadline)
+                sqn = self._side.next_sqn
+                message = encode_data(self._source.topic_index, sqn, payload)
+                self._side.reserve(sqn, message, time.monotonic_ns())
+            try:
+                sent = self._source.send(payload, flush, timeout=_remaining(deadline))
+            except UmError:
+                with self._changed:
+                    self._side.withdraw(sqn)
+                raise
+            with self._changed:
+                self._side.confirm(sqn, time.monotonic_ns())
+            if sent != sqn % _SPACE:
+                raise UmError(
+                    f"the transport sent message {sqn} of {self.topic!r} as {sent}",
+                    hint="close the source and open it again",
+                )
+            return sqn
+        finally:
+            self._sending.release()
+
+    def _await_space(self, byte_count: int, deadline: float | None) -> None:
+        """Wait until a message may be sent. With `_changed` held, which the wait releases."""
+        side, is_flushed = self._side, False
+        while not self._is_closed:
+            has_space = side.has_space(byte_count)
+            if side.has_quorum and (has_space or self._options.ume_flight_size_behavior == "notify"):
+                return
+            if not is_flushed:
+                is_flushed = True
+                self._source.flush()  # held messages would not become stable
+            if not has_space:
+                side.note_full()
+            remaining = _remaining(deadline)
+            if remaining is not None and remaining <= 0:
+                raise BackPressured(
+                    f"{len(side.unstable)} messages are not stable, {len(side.active_stores)} Stores are registered",
+                    hint="wait for the Stores, or raise the limits of messages in flight",
+                )
+            self._changed.wait(remaining)
+        raise Closed(f"source {self.topic!r} is closed")
+
+    def send_many(
+        self, messages: Sequence[Buffer], flush: bool = False, *, timeout: float | None = None
+    ) -> int:
+        """Send many messages, which share datagrams. Any thread.
+
+        Args:
+            messages: Sequence of buffers, each as for send().
+            flush: Send them and every message held before them at once.
+            timeout: Maximum wait in seconds for all of them; None: no timeout.
+
+        Returns:
+            The number of messages sent: all of them, unless the timeout ended after some.
+
+        Raises:
+            UmError: As send(). If one message cannot be sent, the messages before it have been sent.
+
+        Example:
+            ```python
+            def publish(source):
+                return source.send_many([b"one", b"two"], flush=True)
+            ```
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for at, data in enumerate(messages):
+            try:
+                self.send(data, flush and at == len(messages) - 1, timeout=_remaining(deadline))
+            except BackPressured:
+                if at == 0:
+                    raise
+                return at
+        return len(messages)
+
+    def flush(self) -> None:
+        """Send every held message at once. Any thread.
+
+        Example:
+            ```python
+            def publish(source):
+                source.flush()
+            ```
+        """
+        self._source.flush()
+
+    # State
+
+    @property
+    def transport(self) -> str:
+        """Name of the transport session."""
+        return self._source.transport
+
+    @property
+    def active_stores(self) -> list[int]:
+        """Positions, in the list given, of the Stores that keep the source's messages now."""
+        with self._changed:
+            return self._side.active_stores
+
+    @property
+    def unstable(self) -> list[int]:
+        """Numbers of the messages in flight, in order."""
+        with self._changed:
+            return self._side.unstable
+
+    def wait_connected(self, receivers: int = 1, timeout: float | None = None) -> None:
+        """Wait for receivers, as Source.wait_connected() does; Stores are receivers, too.
+
+        Args:
+            receivers: Number of receivers.
+            timeout: Maximum wait in seconds; None: no timeout.
+
+        Raises:
+            NotConnected: The timeout ended.
+            OptionError: The source cannot know its receivers.
+
+        Example:
+            ```python
+            def publish(source):
+                source.wait_connected(timeout=5)
+            ```
+        """
+        self._source.wait_connected(receivers, timeout)
+
+    def wait_stable(self, timeout: float | None = None) -> bool:
+        """Wait until every message sent so far is stable. Any thread.
+
+        Args:
+            timeout: Maximum wait in seconds; None: no timeout.
+
+        Returns:
+            True if no message is in flight.
+
+        Example:
+            ```python
+            def publish(source):
+                assert source.wait_stable(timeout=5)
+            ```
+        """
+        self._source.flush()
+        return self._wait(
+            lambda: not self._side.unstable, None if timeout is None else time.monotonic() + timeout
+        )
+
+    def take_events(self) -> list[SourceEvent]:
+        """Return the events since the last call, at most the newest EVENTS_MAX, also after close(). Any thread.
+
+        They are registrations, stable messages, limits of messages in flight, and Stores that were lost or came back.
+
+        Returns:
+            The events in order, as named tuples of `umstack.persistence.events`.
+
+        Example:
+            ```python
+            def watch(source):
+                for event in source.take_events():
+                    print(event)
+            ```
+        """
+        with self._changed:
+            events = list(self._events)
+            self._events.clear()
+            return events
+
+    def stats(self) -> Counters:
+        """Read the counters of its Source. Any thread.
+
+        Returns:
+            Counters by name.
+
+        Example:
+            ```python
+            def watch(source):
+                print(source.stats())
+            ```
+        """
+        return self._source.stats()
+
+    # Ending
+
+    def close(self, timeout: float = 5.0) -> list[int]:
+        """Wait until every message is stable, then end the source. A second call does nothing.
+
+        Args:
+            timeout: Maximum wait in seconds.
+
+        Returns:
+            Numbers of the messages in flight. Those that were given up before are in NotStable events.
+
+        Example:
+            ```python
+            def publish(source):
+                assert source.close(timeout=5) == []
+            ```
+        """
+        with self._changed:
+            if self._is_closed:
+                return []
+        if not self._source.closed:
+            self.wait_stable(timeout)
+        with self._changed:
+            self._is_closed = True
+            unstable = self._side.unstable
+            self._changed.notify_all()
+        self._end_thread()
+        self._source.close()
+        return unstable
+
+    # The thread
+
+    def _wait(self, condition: Callable[[], bool], deadline: float | None) -> bool:
+        with self._changed:
+            while not condition() and not self._is_closed:
+                remaining = _remaining(deadline)
+                if remaining is not None and remaining <= 0:
+                    break
+                self._changed.wait(remaining)
+            return condition()
+
+    def _wake(self) -> None:
+        os.eventfd_write(self._wake_fd, 1)
+
+    def _end_thread(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            if self._is_thread_ended:
+                return
+            self._is_thread_ended = True
+        self._wake()
+        self._thread.join()
+        for link in self._links:
+            if link.peer is not None:
+                link.peer.close()
+        self._selector.close()
+        os.close(self._wake_fd)
+        self._events += self._side.take_events()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if self._is_closed:
+                    return
+                now_ns = time.monotonic_ns()
+                for at, link in enumerate(self._links):
+                    if link.peer is None and now_ns >= link.retry_ns:
+                        self._connect(at, now_ns)
+                for at in self._side.tick(now_ns):
+                    self._end(at, now_ns)
+                for at in range(len(self._links)):
+                    self._write(at)
+                self._events += self._side.take_events()
+                self._changed.notify_all()
+            ready = self._selector.select(_TICK_SECONDS)
+            with self._changed:
+                for key, mask in ready:
+                    if key.fd == self._wake_fd:
+                        os.eventfd_read(self._wake_fd)
+                    elif mask & selectors.EVENT_READ or not self._links[key.data].is_connected:
+                        self._read(key.data)
+
+    def _connect(self, at: int, now_ns: int) -> None:
+        link = self._links[at]
+        link.peer = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        link.peer.setblocking(False)
+        link.peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link.stream, link.is_connected = (
+            StoreStream(link.endpoint, NoKeys(), _STREAM_BYTES, is_store=False),
+            False,
+        )
+        link.retry_ns = now_ns + _RETRY_NS
+        self._selector.register(link.peer, selectors.EVENT_READ | selectors.EVENT_WRITE, at)
+        try:
+            with contextlib.suppress(BlockingIOError):
+                link.peer.connect(link.endpoint)
+        except OSError:
+            self._end(at, now_ns)
+
+    def _read(self, at: int) -> None:
+        link = self._links[at]
+        now_ns = time.monotonic_ns()
+        if link.peer is None or link.stream is None:
+            return
+        if not link.is_connected:
+            if link.peer.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                self._end(at, now_ns)
+                return
+            link.is_connected = True
+            self._side.connected(at, now_ns)
+        try:
+            if not link.stream.receive(link.peer):
+                self._end(at, now_ns)
+                return
+            for message in link.stream.messages():
+                self._side.received(at, message, now_ns)
+        except (MalformedMessage, OSError):
+            self._end(at, now_ns)
+
+    def _write(self, at: int) -> None:
+        link = self._links[at]
+        if link.peer is None or link.stream is None or not link.is_connected:
+            return
+        output = self._side.take_output(at)
+        try:
+            if output and not link.stream.put(output):
+                raise ConnectionError("the Store does not read")
+            if link.stream.waiting_bytes:
+                link.stream.flush(link.peer)
+        except OSError:
+            self._end(at, time.monotonic_ns())
+            return
+        mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.stream.waiting_bytes else 0)
+        if self._selector.get_key(link.peer).events != mask:
+            self._selector.modify(link.peer, mask, at)
+
+    def _end(self, at: int, now_ns: int) -> None:
+        link = self._links[at]
+        assert link.peer is not None
+        self._selector.unregister(link.peer)
+        link.peer.close()
+        link.peer, link.stream, link.retry_ns = None, None, now_ns + _RETRY_NS
+        self._side.disconnected(at)
+
+
+def _limits_of(options: SourceOptions) -> SourceLimits:
+    return SourceLimits(
+        flight_messages=options.ume_flight_size,
+        flight_bytes=options.ume_flight_size_bytes_bytes,
+        registration_interval_ns=options.ume_registration_interval_ns,
+        activity_timeout_ns=options.ume_store_activity_timeout_ns,
+        keepalive_interval_ns=min(_KEEPALIVE_NS, options.ume_store_activity_timeout_ns // 5),
+        repeat_ns=options.ume_message_stability_timeout_ns,
+        lifetime_ns=options.ume_message_stability_lifetime_ns,
+    )
+
+
+def _remaining(deadline: float | None) -> float | None:
+    """Return the seconds left, at least 0; None: no deadline."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+__all__ = ["PersistentSource"]
