@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Unpack, overload
@@ -41,6 +42,9 @@ from umstack.event_queue import EventQueue
 from umstack.events import Event
 from umstack.foreign_text import displayed
 from umstack.hot_failover_receiver import HotFailoverReceiver
+from umstack.persistence.advertised import stores_of
+from umstack.persistence.registrations import StoreRegistrations
+from umstack.persistent_receiver import PersistentReceiver
 from umstack.persistent_source import PersistentSource
 from umstack.receiver import Receiver
 from umstack.recovery import RecoveryService, endpoint_of, endpoint_option
@@ -176,6 +180,7 @@ class Context(AsyncClosing):
                 self._engine.keyring.keys_of,
             )
             undo.callback(self._recovery.close)
+            self._registrations = StoreRegistrations(self._engine, self._streams, self._recovery)
             self._requests = RequestService(
                 chosen,
                 self._streams,
@@ -390,6 +395,7 @@ class Context(AsyncClosing):
         self._resolver.advertise(topic, source.topic_index, session.address, chosen, topic_options)
         return source
 
+    @overload
     def receiver(
         self,
         topic: str,
@@ -398,6 +404,26 @@ class Context(AsyncClosing):
         queue: EventQueue | None = None,
         takes_group: Callable[[str], bool] | None = None,
         conflate: bool = False,
+        **options: Unpack[ReceiverKeywords],
+    ) -> Receiver: ...
+    @overload
+    def receiver(
+        self,
+        topic: str,
+        on_message: Callable[[Event], None] | None = None,
+        *,
+        session_id: int | str,
+        **options: Unpack[ReceiverKeywords],
+    ) -> PersistentReceiver: ...
+    def receiver(
+        self,
+        topic: str,
+        on_message: Callable[[Event], None] | None = None,
+        *,
+        queue: EventQueue | None = None,
+        takes_group: Callable[[str], bool] | None = None,
+        conflate: bool = False,
+        session_id: int | str | None = None,
         **options: Unpack[ReceiverKeywords],
     ) -> Receiver:
         """Create a receiver for a topic. Any thread.
@@ -412,6 +438,8 @@ class Context(AsyncClosing):
                 (dotted IPv4 address); returns True if that source is to be received. None: every source.
             conflate: Short for `receiver_full_queue="conflate"`: deliver the newest message per source only, or per
                 source and first bytes of the payload (receiver_conflation_key_length), and never hold a source back.
+            session_id: Registers the receiver at the Stores of its sources (docs/store.md), to continue after the last
+                message that this session id acknowledged: a number, or a name such as "risk3".
             **options: Receiver options by name; they override the configuration.
 
         Returns:
@@ -440,7 +468,24 @@ class Context(AsyncClosing):
             )
         with self._core.lifecycle:
             self._core.check_open()
-            return self._make_receiver(topic, on_message, queue, takes_group, chosen)
+            if session_id is None:
+                return self._make_receiver(topic, on_message, queue, takes_group, chosen)
+            return self._make_persistent_receiver(topic, on_message, chosen, session_id)
+
+    def _make_persistent_receiver(
+        self,
+        topic: str,
+        on_message: Callable[[Event], None] | None,
+        chosen: ReceiverOptions,
+        session_id: int | str,
+    ) -> PersistentReceiver:
+        self._check_no_driver("session_id=", "which does not know the Stores of sources")
+        chosen = replace(chosen, use_otr=1)
+        receiver = PersistentReceiver(
+            self._engine, self._resolver, self._registrations, topic, chosen, session_id, on_message
+        )
+        self._resolver.query(topic, chosen)
+        return receiver
 
     def _make_receiver(
         self,
@@ -687,7 +732,11 @@ class Context(AsyncClosing):
         """Topic resolution found a source. With a driver, the driver receives it."""
         if self._driver is not None:
             return
-        endpoint = endpoint_of(self._resolver.topic_options(topic, topic_index, address))
+        topic_options = self._resolver.topic_options(topic, topic_index, address)
+        endpoint = endpoint_of(topic_options)
+        is_taken = self._registrations.takes(
+            topic, topic_index, address, advertiser, stores_of(topic_options)
+        )
 
         def join_late(subscription: Subscription, session: Any, mapping: LateMapping) -> None:
             self._recovery.join(subscription, session, topic_index, mapping)
@@ -698,7 +747,9 @@ class Context(AsyncClosing):
             endpoint = None
         if endpoint is not None:
             self._recovery.expect()
-        self._engine.map_source(topic, topic_index, address, endpoint, join_late, advertiser)
+        self._engine.map_source(
+            topic, topic_index, address, endpoint, join_late, advertiser, is_taken=is_taken
+        )
         self._warn_small_buffer()
 
     def _warn_small_buffer(self) -> None:

@@ -310,10 +310,13 @@ class Reader(AsyncClosing):
         event = event_of(row)
         if isinstance(event, Message):
             return True
+        self._log_event(event)
+        return False
+
+    def _log_event(self, event: Event) -> None:
         level = logging.WARNING if isinstance(event, UnrecoverableLoss) else logging.INFO
         key = (type(event), event.topic, event.source)
         _records.write(key, level, "%s", displayed(str(event)), topic=displayed(event.topic))
-        return False
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Yield messages as they arrive, without blocking the event loop. Losses are logged as warnings.

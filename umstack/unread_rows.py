@@ -24,6 +24,11 @@ class UnreadRows:
         self._payloads: Iterator[bytes] = iter(())
         self._rows: Iterator[Message] | None = None
 
+    @property
+    def batch(self) -> Batch:
+        """The whole batch."""
+        return self._batch
+
     def is_message_only(self) -> bool:
         """Return True if no row of the batch is an event."""
         return self._batch.event_count == 0

@@ -18,6 +18,10 @@ static um_delivery *find_mapped(um_subscription *subscription, const um_session_
 static void begin_late(um_delivery *delivery, um_late_mapping *mapping)
 {
     delivery->request_port = mapping->request_port;
+    if (mapping->has_start && (!delivery->has_resume || um_serial_before(delivery->resume_sqn, mapping->start_sqn))) {
+        delivery->has_resume = true;
+        delivery->resume_sqn = mapping->start_sqn;
+    }
     mapping->is_resumed = delivery->has_resume;
     mapping->is_fetched = mapping->joins_late || mapping->is_resumed;
     if (!mapping->is_fetched)
@@ -39,6 +43,61 @@ int um_subscription_map_late(um_subscription *subscription, const um_receiver_se
     if (result == 0) {
         begin_late(find_mapped(subscription, &session->id, topic_index), mapping);
         um_node_wake(&receiving->node, um_clock_ns());
+    }
+    um_reactor_unlock(receiving->reactor);
+    um_reactor_wake_by(receiving->reactor, 0);
+    um_gate_leave(&subscription->gate);
+    return result;
+}
+
+/* Stores the first sqn that the controller has not delivered, if it has a position in the stream. */
+static bool position_of(const um_delivery *delivery, uint32_t *next_sqn)
+{
+    bool is_begun = delivery->state == UM_DELIVERY_RUNNING || delivery->state == UM_DELIVERY_ENDING;
+    if (delivery->fetch.state == UM_DELIVERY_FETCH_AWAITS_RANGE && delivery->fetch.kind == UM_DELIVERY_FETCH_RESUMED)
+        *next_sqn = delivery->fetch.resume_sqn;
+    else
+        *next_sqn = is_begun ? delivery->next_sqn : delivery->resume_sqn;
+    return is_begun || delivery->has_resume;
+}
+
+int um_subscription_unmap(um_subscription *subscription, const um_session_id *id, uint32_t topic_index,
+                          bool *has_position, uint32_t *next_sqn)
+{
+    um_receiving *receiving = subscription->receiving;
+    if (!um_gate_enter(&subscription->gate))
+        return UM_CLOSED;
+    um_reactor_lock(receiving->reactor);
+    um_receiver_session *session = um_node_find_session(&receiving->node, id);
+    um_delivery *delivery =
+        session == NULL ? NULL : um_receiver_session_find(session, &subscription->core, topic_index);
+    if (delivery != NULL) {
+        *has_position = position_of(delivery, next_sqn);
+        um_receiving_unmap(receiving, delivery);
+    }
+    um_reactor_unlock(receiving->reactor);
+    um_reactor_wake_by(receiving->reactor, 0);
+    um_gate_leave(&subscription->gate);
+    return delivery == NULL ? -ENOENT : 0;
+}
+
+int um_subscription_note_stored(um_subscription *subscription, const um_session_id *id, uint32_t topic_index,
+                                uint32_t high_sqn)
+{
+    um_receiving *receiving = subscription->receiving;
+    int result = -ENOENT;
+    if (!um_gate_enter(&subscription->gate))
+        return UM_CLOSED;
+    um_reactor_lock(receiving->reactor);
+    um_receiver_session *session = um_node_find_session(&receiving->node, id);
+    um_delivery *delivery =
+        session == NULL ? NULL : um_receiver_session_find(session, &subscription->core, topic_index);
+    if (delivery != NULL && !session->has_ended && delivery->state == UM_DELIVERY_RUNNING) {
+        if (delivery->fetch.state == UM_DELIVERY_FETCH_RUNNING)
+            um_delivery_fetch_to(delivery, high_sqn + 1);
+        um_delivery_fetch_note_missing(delivery, high_sqn, um_clock_ns());
+        um_node_wake(&receiving->node, um_clock_ns());
+        result = 0;
     }
     um_reactor_unlock(receiving->reactor);
     um_reactor_wake_by(receiving->reactor, 0);

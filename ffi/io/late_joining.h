@@ -16,6 +16,8 @@
 typedef struct um_late_mapping {
     um_address request_port;
     bool joins_late;
+    bool has_start; /* fetch from start_sqn at least: everything before it was consumed */
+    uint32_t start_sqn;
     uint32_t caching_proximity;
 
     bool is_fetched; /* the controller waits for um_subscription_fetch */
@@ -28,6 +30,15 @@ typedef struct um_late_mapping {
  * for recovery only; no message is fetched twice. */
 int um_subscription_map_late(um_subscription *subscription, const um_receiver_session_config *session,
                              uint32_t topic_index, uint32_t source, um_late_mapping *mapping);
+
+/* Stops receiving a source that continues in another session. Returns its state: `has_position` false if nothing is
+ * known of its stream; -ENOENT if it is not mapped. */
+int um_subscription_unmap(um_subscription *subscription, const um_session_id *id, uint32_t topic_index,
+                          bool *has_position, uint32_t *next_sqn);
+/* A Store has the source's messages up to `high_sqn`: those that have not arrived are gaps from now on, which the
+ * running fetch, or else off-transport recovery, fetches. -ENOENT if the source is not mapped or has not begun. */
+int um_subscription_note_stored(um_subscription *subscription, const um_session_id *id, uint32_t topic_index,
+                                uint32_t high_sqn);
 
 /* As um_fetch_step; also -ENOENT if the session no longer exists. */
 int um_subscription_fetch(um_subscription *subscription, um_fetch *fetch, const char *received, uint32_t length,

@@ -495,22 +495,33 @@ uint32_t um_receiving_connected(const um_receiver *receiver, int64_t now_ns)
     return count;
 }
 
+/* Unmaps a controller; closes its session with the last one. */
+static void drop_controller(um_receiving *receiving, um_delivery *delivery)
+{
+    um_receiver_session *session = delivery->session;
+    uint32_t topic_index = delivery->topic_index;
+    uint32_t most_bytes = um_topic_reports_message_max(um_topic_table_slot(&session->topics, topic_index)->first);
+    unmap_controller(receiving, session, delivery);
+    um_delivery *first = um_topic_table_slot(&session->topics, topic_index)->first;
+    if (first == NULL)
+        um_group_cancel_topic(group_of(session), topic_index);
+    else if (um_topic_reports_message_max(first) != most_bytes)
+        um_group_report_limit(group_of(session), first);
+    if (session->controllers == NULL)
+        close_session(receiving, (session_block *)session);
+}
+
+void um_receiving_unmap(um_receiving *receiving, um_delivery *delivery)
+{
+    drop_controller(receiving, delivery);
+    um_node_wake(&receiving->node, um_clock_ns()); /* the source learns of the end of the topic */
+}
+
 void um_receiving_drop(um_receiving *receiving, um_receiver *receiver)
 {
     um_resume_points_forget(&receiving->node.resume_points, receiver);
-    while (receiver->controllers != NULL) {
-        um_receiver_session *session = receiver->controllers->session;
-        uint32_t topic_index = receiver->controllers->topic_index;
-        uint32_t most_bytes = um_topic_reports_message_max(um_topic_table_slot(&session->topics, topic_index)->first);
-        unmap_controller(receiving, session, receiver->controllers);
-        um_delivery *first = um_topic_table_slot(&session->topics, topic_index)->first;
-        if (first == NULL)
-            um_group_cancel_topic(group_of(session), topic_index);
-        else if (um_topic_reports_message_max(first) != most_bytes)
-            um_group_report_limit(group_of(session), first);
-        if (session->controllers == NULL)
-            close_session(receiving, (session_block *)session);
-    }
+    while (receiver->controllers != NULL)
+        drop_controller(receiving, receiver->controllers);
     um_node_wake(&receiving->node, um_clock_ns()); /* sources learn of the end of the topics */
 }
 

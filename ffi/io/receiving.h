@@ -139,6 +139,9 @@ int um_receiving_open(um_receiving *receiving, um_reactor *reactor, um_links *li
 void um_receiving_close(um_receiving *receiving);
 void um_receiving_free(um_receiving *receiving);
 
+/* Unmaps a controller, whose rows stay in the queue; closes its session with the last one. */
+void um_receiving_unmap(um_receiving *receiving, um_delivery *delivery);
+
 /* Maps a topic of a session to the receiver: joins the group and creates the session if needed. -EEXIST if it is mapped
  * already, -EAGAIN while the session ends, -EKEYREJECTED if the session has another key set or log key. */
 int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_receiver_session_config *session,

@@ -64,7 +64,13 @@ LAYERS = (
         "publisher",
         "attached",
     }
-    | {"wildcard_receiver", "hot_failover_receiver", "persistent_source", "context_warnings"},
+    | {
+        "wildcard_receiver",
+        "hot_failover_receiver",
+        "persistent_source",
+        "persistent_receiver",
+        "context_warnings",
+    },
     {
         "resolution",
         "recovery",

@@ -16,6 +16,7 @@ from tests.unit.loopback import DATAGRAM, OWN_ADDRESSES, open_context
 from tests.waiting import wait_for
 from umstack.config.keywords import SourceKeywords
 from umstack.persistence.events import MessageStable
+from umstack.persistent_source import PersistentSource
 from umstack.store.client import replay
 
 KILLS = int(os.environ.get("UM_KILLS", "5"))

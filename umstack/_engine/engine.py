@@ -9,7 +9,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import umstack_xdp as xdp
 from umstack._core import ffi, lib
@@ -85,6 +85,14 @@ def _open_link(options: ContextOptions, interface: xdp.Interface, fragmented: Li
     from umstack._engine.ring_link import open_context_link
 
     return open_context_link(options, interface)
+
+
+class MappedStart(NamedTuple):
+    """Where one subscription begins to receive a source."""
+
+    subscription: Subscription
+    sqn: int | None
+    """The first message; None: where its last session ended."""
 
 
 class Engine:
@@ -172,19 +180,25 @@ class Engine:
         request_port: Endpoint | None = None,
         join_late: Callable[[Subscription, Any, LateMapping], None] | None = None,
         advertiser: str = UNKNOWN_IP,
+        *,
+        is_taken: Callable[[Subscription, Any], bool] | None = None,
+        start: MappedStart | None = None,
     ) -> None:
         """Map a source that topic resolution found to the receivers of its topic, or note a new advertiser.
 
         `request_port` accepts requests for the messages that the source retains. `join_late` is called with each
         subscription that fetches some of them first, and its session. `advertiser` is the address that advertised the
-        source.
+        source. A subscription for which `is_taken` returns true is not mapped now. `start` names the only subscription
+        to map, and the first message that it wants.
         """
         name = transport_name(address)
         group = address.group if isinstance(address, LbtrmAddress) else None
         if not self._can_join(topic, address, advertiser):
             return
         wanting = [
-            one for one in self.registry.parts_of_topic(Subscription, topic) if one.wants(topic, group)
+            one
+            for one in self.registry.parts_of_topic(Subscription, topic)
+            if one.wants(topic, group) and (start is None or one is start.subscription)
         ]
         # Steer before joining the group, so that its first datagrams do not arrive through the kernel.
         if wanting and isinstance(address, LbtrmAddress):
@@ -193,13 +207,15 @@ class Engine:
         key_set = self.keyring.number_of(topic)
         for subscription in wanting:
             config = receiver_session_config(address, subscription.options, core, key_set, advertiser)
+            if is_taken is not None and is_taken(subscription, config):
+                continue
             ignored = self._ignored(config) if self._have_receivers_differed(subscription.options) else []
             late: LateMapping | None = None
             if request_port is None:
                 result = subscription.map(config, topic_index, f"{name}[{topic_index}]")
             else:
                 result, late = subscription.map_late(
-                    config, topic_index, f"{name}[{topic_index}]", request_port
+                    config, topic_index, f"{name}[{topic_index}]", request_port, start and start.sqn
                 )
             if late is not None and join_late is not None:
                 join_late(subscription, config, late)

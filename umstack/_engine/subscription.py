@@ -37,6 +37,7 @@ class Subscription:
         "_mapped",
         "_owner",
         "_positions",
+        "_stored_positions",
         "_takes_group",
         "handle",
         "options",
@@ -66,6 +67,8 @@ class Subscription:
         """Its sources, and where each serves retained messages."""
         self._logs: dict[str, LbtipcAddress] = {}
         """By source, the log of a driver from which it is received."""
+        self._stored_positions: dict[str, int] = {}
+        """Of sources with Stores that ended, the number behind the last message delivered."""
         self._positions: dict[str, int] = {}
         """Of sources whose log ended, the position at which each is resumed when it is mapped again."""
         self.queue = queue
@@ -146,9 +149,17 @@ class Subscription:
         return result
 
     def map_late(
-        self, session: Any, topic_index: int, source: str, request_port: Endpoint
+        self,
+        session: Any,
+        topic_index: int,
+        source: str,
+        request_port: Endpoint,
+        start_sqn: int | None = None,
     ) -> tuple[int, LateMapping | None]:
-        """Map a source that retains messages. Returns the core's result, and the messages to fetch first, if any."""
+        """Map a source that retains messages. Returns the core's result, and the messages to fetch first, if any.
+
+        Messages before `start_sqn` were consumed.
+        """
         if self.closed:
             return 0, None
         if source in self._positions:  # messages that were missed meanwhile are reported lost, not fetched
@@ -157,6 +168,11 @@ class Subscription:
         mapping = ffi.new("um_late_mapping *")
         mapping.request_port = core_address(request_port)
         mapping.joins_late = self.options.use_late_join
+        if start_sqn is not None:
+            self._stored_positions[source] = start_sqn
+            if len(self._stored_positions) > POSITIONS_MAX:
+                del self._stored_positions[next(iter(self._stored_positions))]
+            mapping.has_start, mapping.start_sqn = True, start_sqn
         mapping.caching_proximity = self.options.retransmit_message_caching_proximity
         number = self._number(source, request_port)
         result = int(lib.um_subscription_map_late(self.handle, session, topic_index, number, mapping))
@@ -165,6 +181,27 @@ class Subscription:
             return result, None
         resume_sqn = mapping.resume_sqn if mapping.is_resumed else None
         return result, LateMapping(request_port, mapping.epoch, resume_sqn)
+
+    def unmap(self, session: Any, topic_index: int, source: str) -> int | None:
+        """Stop receiving a source that continues in another session.
+
+        Returns:
+            The number of the first message that was not delivered; None if it was not mapped at a number.
+        """
+        if self.closed:
+            return None
+        found = ffi.new("bool *"), ffi.new("uint32_t *")
+        result = lib.um_subscription_unmap(self.handle, session, topic_index, *found)
+        self.retire_ended()
+        if result == 0:
+            former = self._stored_positions.pop(source, None)
+            return int(found[1][0]) if found[0][0] else former
+        return self._stored_positions.pop(source, None)
+
+    def note_stored(self, session: Any, topic_index: int, high_sqn: int) -> None:
+        """Recover the messages of a source up to this number, which Stores have."""
+        if not self.closed:
+            lib.um_subscription_note_stored(self.handle, session, topic_index, high_sqn)
 
     def _number(self, source: str, request_port: Endpoint | None) -> int:
         """Return the number of a source that is about to be mapped; the core may count it before its call returns."""
@@ -186,7 +223,10 @@ class Subscription:
             for one in ended[0:count]:
                 name = self.queue.sources.retire(one.source, one.rows)
                 self._mapped.pop(name, None)
-                if self._logs.pop(name, None) is not None and one.has_position:
+                is_log = self._logs.pop(name, None) is not None
+                if name in self._stored_positions and one.has_position:
+                    self._stored_positions[name] = one.next_sqn
+                if is_log and one.has_position:
                     self._positions[name] = one.next_sqn
                     if len(self._positions) > POSITIONS_MAX:
                         del self._positions[next(iter(self._positions))]

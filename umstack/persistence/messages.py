@@ -8,7 +8,8 @@ from typing import NamedTuple
 from umstack.store.wire import MESSAGE, MalformedMessage
 
 _DATA = struct.Struct("!BBHII")
-_NO_OPTION = 255
+_DATA_FOLLOWS = 0
+"""Next header of a message without options: the payload."""
 _SPACE = 1 << 32
 
 
@@ -29,7 +30,7 @@ def extended(sqn: int, near: int) -> int:
 
 def encode_data(topic_index: int, sqn: int, payload: bytes, kind: int = MESSAGE) -> bytes:
     """Return a message without options. Raises struct.error if the payload is too long."""
-    return _DATA.pack(kind, _NO_OPTION, _DATA.size + len(payload), topic_index, sqn % _SPACE) + payload
+    return _DATA.pack(kind, _DATA_FOLLOWS, _DATA.size + len(payload), topic_index, sqn % _SPACE) + payload
 
 
 def data_of(message: bytes) -> StoredData:
@@ -37,6 +38,6 @@ def data_of(message: bytes) -> StoredData:
     if len(message) < _DATA.size:
         raise MalformedMessage(f"data of {len(message)} bytes")
     _, option, length, topic_index, sqn = _DATA.unpack_from(message)
-    if option != _NO_OPTION or length != len(message):
+    if option != _DATA_FOLLOWS or length != len(message):
         raise MalformedMessage("data with options, or of a wrong length")
     return StoredData(topic_index, sqn, message[_DATA.size :])

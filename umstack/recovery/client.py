@@ -127,7 +127,10 @@ class RecoveryClient:
             _records.write("connect", logging.WARNING, "cannot connect to %s:%d: %s", *fetch.endpoint, error)
 
     def _attach(self, fetch: Fetch) -> None:
-        """Attach a fetch to the connection to its source's context, which is opened if there is none."""
+        """Attach a fetch to its provider, or to the connection to its source's context, opened if there is none."""
+        if fetch.provider is not None:
+            self._unsent[fetch.provider.attach(fetch)] = None
+            return
         keys = self._keys_of(fetch.subscription.topic)
         key = ConnectionKey(fetch.endpoint, int(fetch.raw.plan.purpose), keys[0] if keys else None)
         shared = self._connections.get(key, ())

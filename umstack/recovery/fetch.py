@@ -33,6 +33,13 @@ class FetchConnection(Protocol):
         """Close the connection for all its fetches."""
 
 
+class FetchProvider(Protocol):
+    """Another party than the source that serves its messages."""
+
+    def attach(self, fetch: Fetch) -> FetchConnection:
+        """Let a fetch use it. Raises ConnectionError if it cannot serve now."""
+
+
 class Fetch:
     """One late join or one off-transport recovery. Used only by the streams thread."""
 
@@ -43,6 +50,7 @@ class Fetch:
         "connection",
         "endpoint",
         "is_over",
+        "provider",
         "raw",
         "slot",
         "subscription",
@@ -57,8 +65,13 @@ class Fetch:
         plan: Any,
         endpoint: Endpoint,
         counters: StreamCounters,
+        provider: FetchProvider | None = None,
     ) -> None:
-        """`identity` is the core's session, `epoch` the core's number of the fetch, and `plan` an um_fetch_plan."""
+        """`identity` is the core's session, `epoch` the core's number of the fetch, and `plan` an um_fetch_plan.
+
+        `provider` serves it instead of the source's request port.
+        """
+        self.provider = provider
         self.subscription = subscription
         self.endpoint = endpoint
         self.connection: FetchConnection | None = None
@@ -138,4 +151,4 @@ class Fetch:
             self._counters.late_joins_given_up += 1
 
 
-__all__ = ["Fetch", "FetchConnection"]
+__all__ = ["Fetch", "FetchConnection", "FetchProvider"]

@@ -9,6 +9,10 @@ from umstack.config import ReceiverOptions
 from umstack.recovery.codec import RangeBounds, write_bounds
 
 _UNLIMITED = 1_000_000
+STORE_OUTSTANDING_MAX = 1024
+"""Maximum number of messages that a receiver requests of Stores at a time."""
+_STORE_INTERVAL_NS = 100_000_000
+_FOREVER_NS = 1 << 62
 
 
 def late_join_plan(options: ReceiverOptions, resume_sqn: int | None) -> Any:
@@ -46,4 +50,15 @@ def otr_plan(options: ReceiverOptions, next_sqn: int) -> Any:
     return plan
 
 
-__all__ = ["late_join_plan", "otr_plan"]
+def store_plan(options: ReceiverOptions, next_sqn: int, *, is_otr: bool) -> Any:
+    """Return an um_fetch_plan for messages that Stores have: it waits for them as long as they are away."""
+    plan = otr_plan(options, next_sqn)
+    plan.is_otr = is_otr
+    plan.outstanding_max = min(options.retransmit_request_outstanding_maximum, STORE_OUTSTANDING_MAX)
+    plan.attempt_minimum_ns = plan.attempt_maximum_ns = _STORE_INTERVAL_NS
+    plan.request_minimum_ns = plan.request_maximum_ns = options.otr_request_maximum_interval_ns
+    plan.message_timeout_ns = _FOREVER_NS
+    return plan
+
+
+__all__ = ["STORE_OUTSTANDING_MAX", "late_join_plan", "otr_plan", "store_plan"]

@@ -20,8 +20,8 @@ from umstack._engine.transport_address import address_of, transport_name
 from umstack.config import ContextOptions
 from umstack.errors import Closed
 from umstack.recovery.client import RecoveryClient
-from umstack.recovery.fetch import Fetch
-from umstack.recovery.plans import late_join_plan, otr_plan
+from umstack.recovery.fetch import Fetch, FetchProvider
+from umstack.recovery.plans import late_join_plan, otr_plan, store_plan
 from umstack.recovery.server import RecoveryServer
 from umstack.streams import Streams
 from umstack.streams.tags import KeysOf
@@ -52,6 +52,9 @@ class RecoveryService(Closing):
         self._context = context
         self._find_subscription = find_subscription
         self._begun = ffi.new("um_begun_recovery[]", _RECOVERIES_AT_A_TIME)
+        self._find_provider: Callable[[Subscription, str], FetchProvider | None] = (
+            lambda _subscription, _name: None
+        )
         self._warned_ns: dict[str, int] = {}
         self._counters = streams.counters
         self._lock = threading.Lock()
@@ -86,16 +89,36 @@ class RecoveryService(Closing):
         with self._lock:
             self._open()
 
-    def join(self, subscription: Subscription, session: Any, topic_index: int, mapping: LateMapping) -> None:
-        """Fetch the past of a source that um_subscription_map_late has just mapped."""
-        if subscription.options.use_late_join:
+    def use_stores(self, find: Callable[[Subscription, str], FetchProvider | None]) -> None:
+        """Recover messages from the Stores that `find` returns for a receiver and the name of a source."""
+        self._find_provider = find
+
+    def join(
+        self,
+        subscription: Subscription,
+        session: Any,
+        topic_index: int,
+        mapping: LateMapping,
+        provider: FetchProvider | None = None,
+    ) -> None:
+        """Fetch the past of a source that um_subscription_map_late has just mapped, from its provider if given."""
+        if provider is not None:
+            plan = store_plan(subscription.options, mapping.resume_sqn or 0, is_otr=False)
+        elif subscription.options.use_late_join:
             plan = late_join_plan(subscription.options, mapping.resume_sqn)
         else:
             plan = otr_plan(subscription.options, mapping.resume_sqn or 0)
         with self._lock:
             self._open()
             fetch = Fetch(
-                subscription, session.id, topic_index, mapping.epoch, plan, mapping.endpoint, self._counters
+                subscription,
+                session.id,
+                topic_index,
+                mapping.epoch,
+                plan,
+                mapping.endpoint,
+                self._counters,
+                provider,
             )
             self._streams.loop.submit(partial(self._begin, fetch, resumed=mapping.resume_sqn is not None))
 
@@ -160,10 +183,24 @@ class RecoveryService(Closing):
     def _recover(self, subscription: Subscription, begun: Any) -> None:
         assert self._client is not None
         self._warn(subscription, begun)
-        plan = otr_plan(subscription.options, begun.next_sqn)
+        name = f"{transport_name(address_of(begun.id))}[{begun.topic_index}]"
+        provider = self._find_provider(subscription, name)
+        if provider is None:
+            plan = otr_plan(subscription.options, begun.next_sqn)
+        else:
+            plan = store_plan(subscription.options, begun.next_sqn, is_otr=True)
         endpoint = Endpoint.of_core(begun.request_port)
         self._client.begin(
-            Fetch(subscription, begun.id, begun.topic_index, begun.epoch, plan, endpoint, self._counters)
+            Fetch(
+                subscription,
+                begun.id,
+                begun.topic_index,
+                begun.epoch,
+                plan,
+                endpoint,
+                self._counters,
+                provider,
+            )
         )
 
     def _warn(self, subscription: Subscription, begun: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from umstack._engine.endpoint import Endpoint
 from umstack.persistence.messages import extended
+from umstack.persistence.source_side import TRANSPORT_NAME
 from umstack.store.protocol.store_connections import Outbox, StoreConnection
 from umstack.store.repository import DiskFull, Repository, SourceState
 from umstack.store.wire import (
@@ -38,8 +39,15 @@ class StoreReceivers:
     """Registers receivers and serves their requests. One thread."""
 
     def __init__(
-        self, repository: Repository, endpoint: Endpoint, wall_clock_ns: Callable[[], int], outbox: Outbox
+        self,
+        repository: Repository,
+        endpoint: Endpoint,
+        wall_clock_ns: Callable[[], int],
+        outbox: Outbox,
+        number_of: Callable[[str, int], int | None],
     ) -> None:
+        """`number_of` returns the number of the source with a transport session and topic index, if it is connected."""
+        self._number_of = number_of
         self._repository = repository
         self._endpoint = endpoint
         self._wall_clock_ns = wall_clock_ns
@@ -55,6 +63,15 @@ class StoreReceivers:
             self._outbox.refuse(one, wanted, RegistrationError.SOURCE_NOT_FOUND)
             return
         one.has_registered = True
+        transport = next((each.value for each in wanted.configuration if each.name == TRANSPORT_NAME), "")
+        if not wanted.source_reg_id and transport:
+            number = self._number_of(transport, wanted.topic_index)
+            found_sources = [state for state in sources if state.number == number]
+            if found_sources:
+                self._list_sources(one, wanted, found_sources)
+            else:
+                self._outbox.refuse(one, wanted, RegistrationError.SOURCE_NOT_FOUND)
+            return
         if not wanted.source_reg_id:
             self._list_sources(one, wanted, sources)
             return
@@ -83,7 +100,7 @@ class StoreReceivers:
         high = ranges[-1][1] if ranges else -1
         low = ranges[0][0] if ranges else 0
         if acknowledged is not None:
-            low = min(max(low, acknowledged + 1), high + 1)
+            low = min(acknowledged + 1, high + 1)
         response = RegistrationResponse(
             is_source=False,
             reg_id=receiver.registration_id,
@@ -145,10 +162,8 @@ class StoreReceivers:
         if number is None or newest is None:
             self._outbox.counters["refused"] += 1
             return
-        sqn = extended(ack.sqn, newest)
-        if sqn > newest:
-            self._outbox.counters["refused"] += 1
-            return
+        # A receiver may consume a message before it is committed here; it repeats the acknowledgement.
+        sqn = min(extended(ack.sqn, newest), newest)
         key = number, ack.receiver_reg_id
         self._consumed[key] = max(sqn, self._consumed.get(key, sqn))
 

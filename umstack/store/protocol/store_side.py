@@ -37,6 +37,8 @@ from umstack.store.wire import (
 )
 
 _SPACE = 1 << 32
+SESSIONS_MAX = 65_536
+"""Transport sessions of sources that receivers may name; beyond, the oldest is forgotten."""
 _SQN_DIGITS = 10
 _NS_PER_MS = 1_000_000
 
@@ -80,13 +82,21 @@ class StoreSide:
         self.counters = self._outbox.counters
         """Numbers of messages and clients, by name."""
         self._wall_clock_ns = wall_clock_ns
-        self._receivers = StoreReceivers(repository, endpoint, wall_clock_ns, self._outbox)
+        self._receivers = StoreReceivers(
+            repository,
+            endpoint,
+            wall_clock_ns,
+            self._outbox,
+            lambda transport, topic_index: self._of_session.get((transport, topic_index)),
+        )
         self._connections: dict[int, StoreConnection] = {}
         repository.state.touch_all(wall_clock_ns())
         self._joining: set[int] = set()
         """Sources that wait for an answer until their transport sessions are joined."""
         self._sources: dict[int, _Source] = {}
         self._by_transport: dict[tuple[str, int], int] = {}
+        self._of_session: dict[tuple[str, int], int] = {}
+        """Also those of sources that ended: receivers that know their advertisements may register still."""
         self._newest: dict[int, int] = {}
         """Newest sqn of each source, staged or committed."""
         self._staged: set[tuple[int, int]] = set()
@@ -222,6 +232,10 @@ class StoreSide:
         source.transport, source.first_sqn = transport, int(first) % _SPACE
         if source.transport:
             self._by_transport[source.transport, source.topic_index] = number
+            self._of_session.pop((source.transport, source.topic_index), None)
+            self._of_session[source.transport, source.topic_index] = number
+            if len(self._of_session) > SESSIONS_MAX:
+                del self._of_session[next(iter(self._of_session))]
             self._joining.add(number)
             self._answer_if_joined(source)
         else:
