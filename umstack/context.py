@@ -9,7 +9,7 @@ import errno
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,14 +28,20 @@ from umstack._engine.transport_address import TransportAddress
 from umstack.async_closing import AsyncClosing
 from umstack.capture.writing.tap import TAP_RING_BYTES, Tap, TapSettings, datagram_observer
 from umstack.config import (
-    OPTIONS,
     Config,
     ContextOptions,
     ReceiverOptions,
     Scope,
     SourceOptions,
 )
-from umstack.context_warnings import ReceiveBufferWarning, warn_fragmented, warn_generic, warn_occupied
+from umstack.context_keywords import conflating, of_scope
+from umstack.context_warnings import (
+    ReceiveBufferWarning,
+    report_ipv6_change,
+    warn_fragmented,
+    warn_generic,
+    warn_occupied,
+)
 from umstack.driver import DriverClient, attach, listening_path
 from umstack.errors import OptionError, UmError, error_from_result
 from umstack.event_queue import EventQueue
@@ -459,7 +465,7 @@ class Context(AsyncClosing):
         """
         encode_topic_name(topic)
         chosen = self._config.of_topic(Scope.RECEIVER, topic).receiver_options(
-            **_conflating(options, conflate)
+            **conflating(options, conflate)
         )
         if queue is not None and on_message is not None:
             raise OptionError(
@@ -470,22 +476,13 @@ class Context(AsyncClosing):
             self._core.check_open()
             if session_id is None:
                 return self._make_receiver(topic, on_message, queue, takes_group, chosen)
-            return self._make_persistent_receiver(topic, on_message, chosen, session_id)
-
-    def _make_persistent_receiver(
-        self,
-        topic: str,
-        on_message: Callable[[Event], None] | None,
-        chosen: ReceiverOptions,
-        session_id: int | str,
-    ) -> PersistentReceiver:
-        self._check_no_driver("session_id=", "which does not know the Stores of sources")
-        chosen = replace(chosen, use_otr=1)
-        receiver = PersistentReceiver(
-            self._engine, self._resolver, self._registrations, topic, chosen, session_id, on_message
-        )
-        self._resolver.query(topic, chosen)
-        return receiver
+            self._check_no_driver("session_id=", "which does not know the Stores of sources")
+            chosen = replace(chosen, use_otr=1)
+            receiver = PersistentReceiver(
+                self._engine, self._resolver, self._registrations, topic, chosen, session_id, on_message
+            )
+            self._resolver.query(topic, chosen)
+            return receiver
 
     def _make_receiver(
         self,
@@ -557,8 +554,8 @@ class Context(AsyncClosing):
             ```
         """
         given: dict[str, Any] = {**options}
-        own = _of_scope(Scope.EVENT_QUEUE, given)
-        chosen = self._config.receiver_options(**_conflating(given, conflate))
+        own = of_scope(Scope.EVENT_QUEUE, given)
+        chosen = self._config.receiver_options(**conflating(given, conflate))
         queue_options = self._config.event_queue_options(**own)
         with self._core.lifecycle:
             self._core.check_open()
@@ -614,12 +611,12 @@ class Context(AsyncClosing):
             else TopicPattern.of_prefix(prefix or "")
         )
         given: dict[str, Any] = {**options}
-        own = _of_scope(Scope.WILDCARD_RECEIVER, given)
-        queue_options = self._config.event_queue_options(**_of_scope(Scope.EVENT_QUEUE, given))
+        own = of_scope(Scope.WILDCARD_RECEIVER, given)
+        queue_options = self._config.event_queue_options(**of_scope(Scope.EVENT_QUEUE, given))
         config = self._config.of_topic(
             Scope.WILDCARD_RECEIVER, pattern if pattern is not None else f"^{prefix}"
         )
-        chosen = config.receiver_options(**_conflating(given, conflate))
+        chosen = config.receiver_options(**conflating(given, conflate))
         wildcard_options = config.wildcard_receiver_options(**own)
         with self._core.lifecycle:
             self._core.check_open()
@@ -683,7 +680,7 @@ class Context(AsyncClosing):
                 hint=f"give each context once, {lib.UM_HF_INPUTS_MAX} with this one at most",
             )
         given: dict[str, Any] = {**options}
-        queue_options = self._config.event_queue_options(**_of_scope(Scope.EVENT_QUEUE, given))
+        queue_options = self._config.event_queue_options(**of_scope(Scope.EVENT_QUEUE, given))
         chosen = self._config.of_topic(Scope.RECEIVER, topic).receiver_options(**given)
         if chosen.receiver_full_queue == "conflate":
             raise OptionError(
@@ -855,7 +852,7 @@ class Context(AsyncClosing):
             moved = self._engine.sessions.follow_interface()
         if change == "address_changed" and interface.address == former.address:
             self._resolver.move_sources(moved)
-            self._report_ipv6(former, interface, result)
+            report_ipv6_change(self._engine, self._resolver, former, interface, result)
             return
         if not self._streams.follow_address(interface.address or "") and result == 0:
             result = -errno.EADDRNOTAVAIL
@@ -877,21 +874,6 @@ class Context(AsyncClosing):
             log.error("%s cannot be followed: %s", interface, error_from_result(result, interface.name))
         self._engine.report_interface(interface.name, change, result == 0)
         self._resolver.request_resolution()
-
-    def _report_ipv6(self, former: xdp.Interface, interface: xdp.Interface, result: int) -> None:
-        """Report that only the IPv6 address has changed; without a session that uses it, that is no news."""
-        log = logging.getLogger("umstack.link")
-        if former.ipv6_address is None:  # sources of IPv6 groups could not be joined
-            self._resolver.forget_sessions(None)
-            self._resolver.request_resolution()
-        change = f"{interface.name} had the IPv6 address {former.ipv6_address} and now has {interface.ipv6_address}"
-        if result == 0:
-            log.info("%s: followed", change)
-        else:
-            log.error(
-                "%s: sessions of IPv6 groups stay at the former address; open the context again", change
-            )
-            self._engine.report_interface(interface.name, "address_changed", False)
 
     def _forget_ended_sessions(self) -> None:
         """Make topic resolution report the sources of timed-out sessions again when they are advertised."""
@@ -1179,15 +1161,6 @@ class Context(AsyncClosing):
 
     def __repr__(self) -> str:
         return f"<Context {self.interface.name} {self.options.operational_mode} {self.link}>"
-
-
-def _of_scope(scope: Scope, options: dict[str, Any]) -> dict[str, Any]:
-    """Remove the options of this scope from `options` and return them."""
-    return {name: options.pop(name) for name in list(options) if name in OPTIONS[scope]}
-
-
-def _conflating(options: Mapping[str, Any], conflate: bool) -> dict[str, Any]:
-    return {**options, "receiver_full_queue": "conflate"} if conflate else {**options}
 
 
 __all__ = ["Context"]

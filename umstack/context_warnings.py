@@ -6,9 +6,11 @@ import logging
 import warnings
 
 import umstack_xdp as xdp
+from umstack._engine.engine import Engine
 from umstack._engine.link import DataLink, why_others_take_groups
 from umstack.config import ContextOptions, lint_datagram_size
 from umstack.foreign_text import displayed
+from umstack.resolution import Resolver
 
 
 class ReceiveBufferWarning(UserWarning):
@@ -53,6 +55,24 @@ def warn_fragmented(options: ContextOptions, interface: xdp.Interface) -> None:
         _warn(str(fragmented), interface, FragmentationWarning)
 
 
+def report_ipv6_change(
+    engine: Engine, resolver: Resolver, former: xdp.Interface, interface: xdp.Interface, result: int
+) -> None:
+    """Report that only the IPv6 address has changed; without a session that uses it, that is no news."""
+    log = logging.getLogger("umstack.link")
+    if former.ipv6_address is None:  # sources of IPv6 groups could not be joined
+        resolver.forget_sessions(None)
+        resolver.request_resolution()
+    change = (
+        f"{interface.name} had the IPv6 address {former.ipv6_address} and now has {interface.ipv6_address}"
+    )
+    if result == 0:
+        log.info("%s: followed", change)
+    else:
+        log.error("%s: sessions of IPv6 groups stay at the former address; open the context again", change)
+        engine.report_interface(interface.name, "address_changed", False)
+
+
 def _warn(text: str, interface: xdp.Interface, category: type[UserWarning]) -> None:
     logging.getLogger("umstack.link").warning(
         "%s", displayed(text), extra={"umstack_interface": interface.name}
@@ -65,6 +85,7 @@ __all__ = [
     "GenericModeWarning",
     "OccupiedInterfaceWarning",
     "ReceiveBufferWarning",
+    "report_ipv6_change",
     "warn_fragmented",
     "warn_generic",
     "warn_occupied",

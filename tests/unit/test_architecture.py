@@ -70,6 +70,7 @@ LAYERS = (
         "persistent_source",
         "persistent_receiver",
         "context_warnings",
+        "context_keywords",
     },
     {
         "resolution",
