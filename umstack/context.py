@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import logging
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -36,11 +35,11 @@ from umstack.config import (
 )
 from umstack.context_keywords import conflating, of_scope
 from umstack.context_warnings import (
-    ReceiveBufferWarning,
     report_ipv6_change,
     warn_fragmented,
     warn_generic,
     warn_occupied,
+    warn_small_buffer,
 )
 from umstack.driver import DriverClient, attach, listening_path
 from umstack.errors import OptionError, UmError, error_from_result
@@ -353,8 +352,8 @@ class Context(AsyncClosing):
                 self._core.check_open()
                 return self._make_source(topic, config.source_options(**named), topic_options)
 
-        size = self.datagram_bytes
-        source = PersistentSource(make_source, size, topic, store, session_id, chosen, registration_timeout)
+        size, timeout = self.datagram_bytes, registration_timeout
+        source = PersistentSource(make_source, size, topic, store, session_id, chosen, timeout)
         self._persistent_sources.add(source)
         return source
 
@@ -478,9 +477,8 @@ class Context(AsyncClosing):
                 return self._make_receiver(topic, on_message, queue, takes_group, chosen)
             self._check_no_driver("session_id=", "which does not know the Stores of sources")
             chosen = replace(chosen, use_otr=1)
-            receiver = PersistentReceiver(
-                self._engine, self._resolver, self._registrations, topic, chosen, session_id, on_message
-            )
+            parts = self._engine, self._resolver, self._registrations
+            receiver = PersistentReceiver(*parts, topic, chosen, session_id, on_message)
             self._resolver.query(topic, chosen)
             return receiver
 
@@ -750,16 +748,9 @@ class Context(AsyncClosing):
         self._warn_small_buffer()
 
     def _warn_small_buffer(self) -> None:
-        asked = self.options.transport_lbtrm_receiver_socket_buffer_bytes
-        granted = lib.um_context_receive_buffer(self._core.handle)
-        if granted and granted < asked and not self._warned_buffer:
-            self._warned_buffer = True
-            warnings.warn(
-                f"the kernel granted a receive buffer of {granted} bytes where {asked} were asked for: "
-                f"bursts may be lost; run `sysctl -w net.core.rmem_max={asked}` or give the process CAP_NET_ADMIN",
-                ReceiveBufferWarning,
-                stacklevel=2,
-            )
+        if not self._warned_buffer:
+            granted = lib.um_context_receive_buffer(self._core.handle)
+            self._warned_buffer = warn_small_buffer(self.options, granted)
 
     def topics(self) -> list[str]:
         """List the topics that topic resolution knows a source of. Any thread.

@@ -55,6 +55,20 @@ def warn_fragmented(options: ContextOptions, interface: xdp.Interface) -> None:
         _warn(str(fragmented), interface, FragmentationWarning)
 
 
+def warn_small_buffer(options: ContextOptions, granted: int) -> bool:
+    """Warn if the kernel granted less than the configured receive buffer; return true if it did. 0: not known yet."""
+    asked = options.transport_lbtrm_receiver_socket_buffer_bytes
+    if not 0 < granted < asked:
+        return False
+    warnings.warn(
+        f"the kernel granted a receive buffer of {granted} bytes where {asked} were asked for: "
+        f"bursts may be lost; run `sysctl -w net.core.rmem_max={asked}` or give the process CAP_NET_ADMIN",
+        ReceiveBufferWarning,
+        stacklevel=3,
+    )
+    return True
+
+
 def report_ipv6_change(
     engine: Engine, resolver: Resolver, former: xdp.Interface, interface: xdp.Interface, result: int
 ) -> None:
@@ -89,4 +103,5 @@ __all__ = [
     "warn_fragmented",
     "warn_generic",
     "warn_occupied",
+    "warn_small_buffer",
 ]
