@@ -748,9 +748,8 @@ class Context(AsyncClosing):
         self._warn_small_buffer()
 
     def _warn_small_buffer(self) -> None:
-        if not self._warned_buffer:
-            granted = lib.um_context_receive_buffer(self._core.handle)
-            self._warned_buffer = warn_small_buffer(self.options, granted)
+        granted = lib.um_context_receive_buffer(self._core.handle)
+        self._warned_buffer = self._warned_buffer or warn_small_buffer(self.options, granted)
 
     def topics(self) -> list[str]:
         """List the topics that topic resolution knows a source of. Any thread.

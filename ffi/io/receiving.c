@@ -495,8 +495,7 @@ uint32_t um_receiving_connected(const um_receiver *receiver, int64_t now_ns)
     return count;
 }
 
-/* Unmaps a controller; closes its session with the last one. */
-static void drop_controller(um_receiving *receiving, um_delivery *delivery)
+void um_receiving_unmap(um_receiving *receiving, um_delivery *delivery)
 {
     um_receiver_session *session = delivery->session;
     uint32_t topic_index = delivery->topic_index;
@@ -509,11 +508,6 @@ static void drop_controller(um_receiving *receiving, um_delivery *delivery)
         um_group_report_limit(group_of(session), first);
     if (session->controllers == NULL)
         close_session(receiving, (session_block *)session);
-}
-
-void um_receiving_unmap(um_receiving *receiving, um_delivery *delivery)
-{
-    drop_controller(receiving, delivery);
     um_node_wake(&receiving->node, um_clock_ns()); /* the source learns of the end of the topic */
 }
 
@@ -521,8 +515,8 @@ void um_receiving_drop(um_receiving *receiving, um_receiver *receiver)
 {
     um_resume_points_forget(&receiving->node.resume_points, receiver);
     while (receiver->controllers != NULL)
-        drop_controller(receiving, receiver->controllers);
-    um_node_wake(&receiving->node, um_clock_ns()); /* sources learn of the end of the topics */
+        um_receiving_unmap(receiving, receiver->controllers);
+    um_node_wake(&receiving->node, um_clock_ns());
 }
 
 void um_receiving_set_nak_cutoff(um_receiving *receiving, um_receiver *receiver, bool is_cut_off)
