@@ -462,7 +462,13 @@ def test_acknowledgements_of_readers_wait_while_the_disk_is_full(
     with Repository(tmp_path) as repository:
         number = repository.register_source("orders", 1).number
         reader = repository.state.register_receiver(number, 2, now_ns=1).registration_id
-        receivers = StoreReceivers(repository, Endpoint("127.0.0.1", 1), time.time_ns, cast("Any", None))
+        receivers = StoreReceivers(
+            repository,
+            Endpoint("127.0.0.1", 1),
+            time.time_ns,
+            cast("Any", None),
+            lambda _transport, _index: None,
+        )
         receivers._consumed[number, reader] = 5
 
         def refuse(*_: object) -> None:
