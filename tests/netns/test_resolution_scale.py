@@ -27,7 +27,7 @@ def test_what_resolution_costs_on_a_network_of_many_topics() -> None:
     """Sixty contexts with six thousand topics, all discovered by each context: a record received costs at most a
     tenth of what it costs to make a source or a receiver, and a topic is advertised and queried at most 100 times.
 
-    A slower machine repeats more records until it has handled them all, so the total time says nothing by itself.
+    A slower machine repeats more records until it has handled them all, so the total time proves nothing by itself.
     """
     plan = ResolutionPlan(topics=6000, contexts=60, hosts=6, seconds=120)
     measured = measure(plan, print)

@@ -137,7 +137,7 @@ class _EndedQuery:
 
 
 def test_a_query_whose_source_starts_too_slowly_is_started_again() -> None:
-    """Only for that failure, which precedes the first batch, and not for ever."""
+    """Only for that failure, which precedes the first batch, and not forever."""
     slow = "[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back."
 
     def run(failures: list[str | None]) -> None:
