@@ -183,7 +183,7 @@ class PersistentReceiver(Receiver):
         return batch
 
     def close(self) -> None:
-        """Acknowledge what was read, and stop receiving. A second call does nothing.
+        """Acknowledge the messages that were read, and stop receiving. A second call does nothing.
 
         Example:
             ```python

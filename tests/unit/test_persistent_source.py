@@ -75,7 +75,7 @@ def test_advertisements_name_the_stores_in_order() -> None:
 
 
 def test_a_blocked_send_leaves_the_source_usable(store: PausedStore, context: Context) -> None:
-    """UP-56: while one send waits, acknowledgements are handled and states are read; FlightSize tells when it ends."""
+    """UP-56: while one send waits, acknowledgements are handled and states are read; FlightSize reports its end."""
     with context.source("orders", store=[store.endpoint], session_id=7, ume_flight_size=2) as source:
         store.pause()
         source.send(b"0")

@@ -40,7 +40,7 @@ def store_endpoint(store: str | tuple[str, int]) -> Endpoint:
 
 
 def store_topic_options(stores: Sequence[Endpoint]) -> tuple[WireOption, ...]:
-    """Return the topic options that name a source's Stores, in the order of its list."""
+    """Return the topic options with the addresses of a source's Stores, in the order of its list."""
     functions = WireOption(_EXTENDED_FUNCTION, _EXTENDED_FUNCTION_BODY.pack(0, 0, 0, bytes(4), _PERSISTENCE))
     listed = (
         WireOption(_STORE, _STORE_BODY.pack(0, 0, store.port, at, socket.inet_aton(store.ip), 0))

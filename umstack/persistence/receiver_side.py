@@ -148,7 +148,7 @@ class ReceiverSide:
         one.output.clear()
 
     def tick(self, now_ns: int) -> list[int]:
-        """Repeat what is due. Returns the silent Stores, whose connections must be ended."""
+        """Repeat the requests that are due. Returns the silent Stores, whose connections must be ended."""
         silent = []
         for at, one in enumerate(self._stores):
             if one.state is _State.AWAY:

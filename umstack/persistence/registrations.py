@@ -1,6 +1,6 @@
 """StoreRegistrations: the registrations of a context's receivers at Stores, and their connections.
 
-Used on the streams thread, except where a method says otherwise. A registration is the connection of its source's
+Used on the streams thread, except for methods with another note. A registration is the connection of its source's
 fetch: what the core requests of a source goes to the Stores, and their answers come back as the source's.
 """
 
@@ -168,7 +168,7 @@ class StoreRegistration:
     # Connections
 
     def run(self, now_ns: int) -> None:
-        """Connect, repeat and send what is due."""
+        """Connect where it is time to, repeat requests, and send."""
         for at, link in enumerate(self._links):
             if link.peer is None and now_ns >= link.retry_ns:
                 self._connect(at, now_ns)
