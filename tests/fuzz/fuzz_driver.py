@@ -63,7 +63,8 @@ class _Received:
 class _Published:
     """A source of an application, without a network."""
 
-    transport, network_topic_index, message_max_bytes, reached, is_idle = "LBTRM:a", 1, 1000, 0, True
+    transport, network_topic_index, message_max_bytes = "LBTRM:a", 1, 1000
+    reached, naks, is_idle, is_drained = 0, 0, True, True
 
     def __init__(self, _context: Any, topic: str, options: Mapping[str, str], log: SharedLog) -> None:
         encode_topic_name(topic)
@@ -85,6 +86,7 @@ class _Published:
 
 cast("Any", driver).ReceivedTopic = _Received
 cast("Any", driver).PublishedTopic = _Published
+cast("Any", driver)._REPAIR_SECONDS = 0.0  # there is no network to repair anything on
 
 
 class _World:
