@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ SMALL, LARGE = 300, 1200
 QUIET_SECONDS = 0.3
 """Seconds between two injected faults; they exceed the gap that merges losses into one incident."""
 HELD_UP_SECONDS = 0.05
-"""Delay between two datagrams that could divide an incident or change its cause."""
+"""Delay between two lost datagrams that could divide an incident."""
+PAUSE_SECONDS = 0.1
+"""Delay after which the losses before it count as tail loss."""
 ATTEMPTS = 50
 """How often a fault is injected until its datagrams are sent without such a delay."""
 
@@ -144,18 +147,18 @@ def _capturing(lab: Lab, run: LabRun) -> Iterator[None]:
 @contextmanager
 def _ahead_of_other_processes() -> Iterator[None]:
     """Let the threads of this process run before those of other processes meanwhile."""
-    former = {
-        thread: os.getpriority(os.PRIO_PROCESS, thread)
-        for thread in (int(task.name) for task in Path("/proc/self/task").iterdir())
-    }
-    for thread in former:
-        os.setpriority(os.PRIO_PROCESS, thread, -20)
+    former = os.getpriority(os.PRIO_PROCESS, 0)
+    _set_priority(-20)
     try:
         yield
     finally:
-        for thread, priority in former.items():
-            with suppress(ProcessLookupError):
-                os.setpriority(os.PRIO_PROCESS, thread, priority)
+        _set_priority(former)
+
+
+def _set_priority(priority: int) -> None:
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(ProcessLookupError):
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), priority)
 
 
 class _Script:
@@ -177,8 +180,8 @@ class _Script:
         """
         with _ahead_of_other_processes():
             for _ in range(ATTEMPTS):
-                injected, longest_gap_seconds = self.inject(cause, host, count, pace_seconds, goes_on)
-                if longest_gap_seconds < HELD_UP_SECONDS:
+                injected, is_held_up = self.inject(cause, host, count, pace_seconds, goes_on)
+                if not is_held_up:
                     break
             else:
                 raise AssertionError(f"no {cause} fault without a delay")
@@ -186,34 +189,34 @@ class _Script:
 
     def inject(
         self, cause: str, host: int, count: int, pace_seconds: float, goes_on: bool
-    ) -> tuple[Injected, float]:
-        """Inject a fault once; return it and the longest time that may separate two of its datagrams."""
+    ) -> tuple[Injected, bool]:
+        """Inject a fault once; return it, and true if a delay may have divided it or changed its cause."""
         port = self.lab.port(host)
         start_ns = time.time_ns()
         port.set(block=True)
         before = port.counters().blocked
-        started, longest_gap_seconds = time.monotonic(), 0.0
+        sent_at: list[float] = []
 
         def send(messages: int) -> None:
-            """Send, and measure how long after the previous datagram these are sent at most."""
-            nonlocal started, longest_gap_seconds
-            before = time.monotonic()
+            sent_at.append(time.monotonic())
             self.send(messages, LARGE)
-            longest_gap_seconds = max(longest_gap_seconds, time.monotonic() - started)
-            started = before
+            sent_at.append(time.monotonic())
 
         for _ in range(count if pace_seconds else 1):
             send(1 if pace_seconds else count)
             time.sleep(pace_seconds)
+        is_held_up = any(later - one >= HELD_UP_SECONDS for one, later in pairwise(sent_at))
         wait_for(lambda: port.counters().blocked >= before + count, "datagrams at the port")
         port.set(block=False)
         if goes_on:
             send(1)
+            # An outage is one whatever follows; a burst before a pause is tail loss.
+            is_held_up |= not pace_seconds and sent_at[-1] - sent_at[0] >= PAUSE_SECONDS
         time.sleep(QUIET_SECONDS)
         self.send(1, LARGE)
         self.settle()
         injected = Injected(cause, self.run.receivers[host], start_ns, time.time_ns(), count)
-        return injected, longest_gap_seconds
+        return injected, is_held_up
 
     def settle(self) -> None:
         """Wait until every receiver has every message, and a little longer."""
