@@ -256,6 +256,7 @@ def test_a_reset_restarts_the_numbers_once(contexts: list[Context]) -> None:
     assert receiver.stats()["hf_resets"] == 1
 
 
+@alone(ITS_SESSION)
 def test_two_contexts_are_two_lines_of_one_stream(contexts: list[Context]) -> None:
     """Over two interfaces, rows of the second context enter the same queue and wake its reader."""
     line_a, line_b = open_line("a"), open_line("b")
