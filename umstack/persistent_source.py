@@ -6,6 +6,7 @@ import contextlib
 import os
 import selectors
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -508,7 +509,7 @@ class PersistentSource:
 def _limits_of(options: SourceOptions) -> SourceLimits:
     return SourceLimits(
         flight_messages=options.ume_flight_size,
-        flight_bytes=options.ume_flight_size_bytes_bytes,
+        flight_bytes=options.ume_flight_size_bytes_bytes or sys.maxsize,
         registration_interval_ns=options.ume_registration_interval_ns,
         activity_timeout_ns=options.ume_store_activity_timeout_ns,
         keepalive_interval_ns=min(_KEEPALIVE_NS, options.ume_store_activity_timeout_ns // 5),

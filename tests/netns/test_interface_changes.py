@@ -100,7 +100,7 @@ def followed(member: Member, **facts: Any) -> None:
     wait_for(
         lambda: all(getattr(member.context.interface, name) == value for name, value in facts.items()),
         "the context to follow its interface",
-        10,
+        30,
     )
 
 

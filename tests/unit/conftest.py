@@ -17,7 +17,11 @@ from umstack.driving import Driver
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give `way` its values: those of the test's mark, or else of its module, or else two."""
-    chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    chosen = [
+        name.strip()
+        for mark in metafunc.definition.iter_markers("parametrize")
+        for name in (mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0])
+    ]
     if "way" in metafunc.fixturenames and "way" not in chosen:
         usual = getattr(metafunc.module, "USUAL_WAYS", ("alone", "attached"))
         metafunc.parametrize("way", usual, indirect=True, scope="module")

@@ -19,6 +19,8 @@ from umstack import Context, HotFailoverReceiver, HotFailoverReset, Message, Sou
 from umstack.errors import InvalidArgument, OptionError
 
 pytestmark = pytest.mark.usefixtures("way")
+USUAL_WAYS = ("alone",)
+"""Lines that share a driver share its session: the rows of one may all come before those of the other."""
 
 LONG = bytes(range(256)) * 20
 LOST = bytes(1410)

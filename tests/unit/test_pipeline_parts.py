@@ -133,6 +133,7 @@ class _Crash:
             raise _Killed
 
 
+@pytest.mark.timeout(400)
 def test_a_batch_killed_at_any_file_operation_and_repeated_counts_once(
     tmp_path: Path, capture: str, wanted: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +159,7 @@ def test_a_batch_killed_at_any_file_operation_and_repeated_counts_once(
         _equal(tables, wanted)
         assert packets == 1500
         # The first operations are those on facts, also their compaction; the others write tables.
-        at += 1 if at < 12 else 61
+        at += 1 if at < 12 else 121
     assert crashes > 12
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.unit.loopback import DATAGRAM, SHARED, SMALL_QUEUE, connect, open_context, payloads
-from tests.unit.ways import FULL_LOG, ITS_FRAGMENTS, ONE_LOG, SMALL_WINDOW, alone
+from tests.unit.ways import FULL_LOG, ITS_FRAGMENTS, ITS_SESSION, ONE_LOG, SMALL_WINDOW, alone
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import BackPressured, Closed, Context, NotConnected, RateLimited, Source, WouldBlock
 from umstack.errors import InvalidArgument, MessageTooLong, OptionError
@@ -653,6 +653,7 @@ def test_a_send_that_waits_for_long_is_logged(
             assert part in record.getMessage()
 
 
+@alone(ITS_SESSION)
 def test_wait_drained_does_not_wait_for_reports_of_idle_topics() -> None:
     """TSNIs behind the last message do not change its answer, though receivers report them seldom (UM-62, UM-83)."""
     options: dict[str, Any] = {

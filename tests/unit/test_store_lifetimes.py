@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from umstack._engine.endpoint import Endpoint
-from umstack.store.protocol import StoreLimits, StoreSide, encode_data
-from umstack.store.protocol.source_side import FIRST_SQN_NAME, TRANSPORT_NAME
+from umstack.persistence.messages import encode_data
+from umstack.persistence.source_side import FIRST_SQN_NAME, TRANSPORT_NAME
+from umstack.store.protocol import StoreLimits, StoreSide
 from umstack.store.repository import Repository, RepositorySettings
 from umstack.store.wire import (
     ConfigurationValue,

@@ -18,6 +18,10 @@ class AbsentOptions:
         )
 
 
+ABSENT_IN_SCOPES = {
+    ("receiver", "ume_registration_interval"): "receivers repeat a registration every 200 ms",
+}
+"""Options that exist here in another scope only, by scope and name."""
 ABSENT_SCOPES = {
     "hfx": "a hot failover receiver over several contexts has receiver options: hf_maximum_delay for "
     "delivery_control_max_delay",

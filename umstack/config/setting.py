@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from umstack.config.absent_options import ABSENT_SCOPES, why_absent
+from umstack.config.absent_options import ABSENT_IN_SCOPES, ABSENT_SCOPES, why_absent
 from umstack.config.context_options import ContextOptions
 from umstack.config.event_queue_options import EventQueueOptions
 from umstack.config.option import Option, Scope, StoredValue, options_of, shown
@@ -49,6 +49,9 @@ def find_option(scope: Scope, name: str) -> Option:
     options = OPTIONS[scope]
     if key in options:
         return options[key]
+    reason = ABSENT_IN_SCOPES.get((scope.value, key))
+    if reason is not None:
+        raise OptionAbsent(f"{scope} option {key} does not exist here", hint=f"remove it: {reason}")
     for other, table in OPTIONS.items():
         if key in table:
             raise OptionError(f"{key} is not a {scope} option", hint=f"its scope is {other}: set it there")

@@ -465,10 +465,10 @@ class SourceOptions:
         Kind.BYTES,
         um=0,
         ours=8_388_608,
-        minimum=1,
+        minimum=0,
         maximum=2**30,
         reason="Without a limit a slow Store would let the source's memory grow.",
-        doc="Maximum bytes of messages in flight. A Store with little memory lowers it.",
+        doc="Maximum bytes of messages in flight; 0: limited by their number. A Store with little memory lowers it.",
     )
     ume_flight_size_behavior: str = option(
         Kind.CHOICE,
