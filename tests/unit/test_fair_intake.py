@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from umstack.resolution.fair_intake import SENDER_BYTES_MAX, SENDERS_MAX, FairIntake
+from umstack.resolution.fair_intake import SENDER_BYTES_MAX, SENDER_DATAGRAMS_MAX, SENDERS_MAX, FairIntake
 
 
 def test_a_flood_delays_another_sender_by_one_datagram() -> None:
@@ -28,6 +28,14 @@ def test_the_oldest_datagrams_of_a_sender_with_too_many_are_dropped() -> None:
     while intake:
         taken.append(intake.take()[0][:6])
     assert taken == [b"honest", *(bytes([number]) * 6 for number in range(5, 15))]
+    assert intake.dropped == 5
+
+
+def test_empty_datagrams_are_limited_by_their_number() -> None:
+    """They have no bytes to count, but each takes memory."""
+    intake = FairIntake()
+    for _ in range(SENDER_DATAGRAMS_MAX + 5):
+        intake.put(b"", ("10.0.0.9", 1))
     assert intake.dropped == 5
 
 

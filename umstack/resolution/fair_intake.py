@@ -11,7 +11,8 @@ from collections import OrderedDict, deque
 from umstack.resolution.datagrams import Address
 
 SENDER_BYTES_MAX = 2 << 20
-"""Beyond this, the oldest datagrams of a sender are dropped: what they say is repeated."""
+SENDER_DATAGRAMS_MAX = 4096
+"""Beyond these, the oldest datagrams of a sender are dropped: what they say is repeated."""
 SENDERS_MAX = 1024
 """With this many senders, the datagrams of any other are dropped."""
 
@@ -40,7 +41,7 @@ class FairIntake:
             queue = self._waiting[source[0]] = _Queue()
         queue.datagrams.append((data, source))
         queue.waiting_bytes += len(data)
-        while queue.waiting_bytes > SENDER_BYTES_MAX:
+        while queue.waiting_bytes > SENDER_BYTES_MAX or len(queue.datagrams) > SENDER_DATAGRAMS_MAX:
             queue.take()
             self.dropped += 1
 
