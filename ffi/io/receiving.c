@@ -516,7 +516,6 @@ void um_receiving_drop(um_receiving *receiving, um_receiver *receiver)
     um_resume_points_forget(&receiving->node.resume_points, receiver);
     while (receiver->controllers != NULL)
         um_receiving_unmap(receiving, receiver->controllers);
-    um_node_wake(&receiving->node, um_clock_ns());
 }
 
 void um_receiving_set_nak_cutoff(um_receiving *receiving, um_receiver *receiver, bool is_cut_off)
