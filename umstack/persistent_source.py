@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
-import socket
 import sys
 import threading
 import time
@@ -14,7 +12,6 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from umstack._engine.endpoint import Endpoint
 from umstack.config import SourceOptions
 from umstack.errors import BackPressured, Closed, InvalidArgument, MessageTooLong, NotConnected, UmError
 from umstack.persistence.advertised import store_endpoint, store_topic_options
@@ -22,7 +19,8 @@ from umstack.persistence.events import RegistrationRefused, SourceEvent
 from umstack.persistence.messages import encode_data
 from umstack.persistence.session_ids import session_id_of
 from umstack.persistence.source_side import SourceLimits, SourceSide, StabilityRule
-from umstack.store.wire import STORES_MAXIMUM, MalformedMessage, NoKeys, StoreStream
+from umstack.persistence.store_link import StoreLink
+from umstack.store.wire import STORES_MAXIMUM, MalformedMessage
 
 if TYPE_CHECKING:
     from umstack.buffers import Buffer
@@ -39,17 +37,6 @@ EVENTS_MAX = 65_536
 _TICK_SECONDS = 0.1
 _RETRY_NS = 500_000_000
 _KEEPALIVE_NS = 2_000_000_000
-
-
-class _Link:
-    """The connection to one Store."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint = endpoint
-        self.peer: socket.socket | None = None
-        self.stream: StoreStream | None = None
-        self.is_connected = False
-        self.retry_ns = 0
 
 
 class PersistentSource:
@@ -97,7 +84,6 @@ class PersistentSource:
         self._options = options
         rule = StabilityRule(options.ume_retention_intragroup_stability_behavior)
         self._side = SourceSide(topic, session_id_of(session_id), endpoints, rule, _limits_of(options))
-        self._links = [_Link(endpoint) for endpoint in endpoints]
         self._sending = threading.Lock()
         """Held while a message gets its number and is sent, so that numbers are sent in order."""
         self._changed = threading.Condition()
@@ -106,6 +92,10 @@ class PersistentSource:
         self._is_closed = False
         self._is_thread_ended = False
         self._selector = selectors.DefaultSelector()
+        self._links = [
+            StoreLink(endpoint, self._selector, at, _STREAM_BYTES, _RETRY_NS)
+            for at, endpoint in enumerate(endpoints)
+        ]
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._wake_fd, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name="umstack-persistence", daemon=True)
@@ -414,8 +404,7 @@ class PersistentSource:
         self._wake()
         self._thread.join()
         for link in self._links:
-            if link.peer is not None:
-                link.peer.close()
+            link.end(0)
         self._selector.close()
         os.close(self._wake_fd)
         self._events += self._side.take_events()
@@ -427,7 +416,7 @@ class PersistentSource:
                     return
                 now_ns = time.monotonic_ns()
                 for at, link in enumerate(self._links):
-                    if link.peer is None and now_ns >= link.retry_ns:
+                    if link.is_due(now_ns):
                         self._connect(at, now_ns)
                 for at in self._side.tick(now_ns):
                     self._end(at, now_ns)
@@ -444,65 +433,35 @@ class PersistentSource:
                         self._read(key.data)
 
     def _connect(self, at: int, now_ns: int) -> None:
-        link = self._links[at]
-        link.peer = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        link.peer.setblocking(False)
-        link.peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link.stream, link.is_connected = (
-            StoreStream(link.endpoint, NoKeys(), _STREAM_BYTES, is_store=False),
-            False,
-        )
-        link.retry_ns = now_ns + _RETRY_NS
-        self._selector.register(link.peer, selectors.EVENT_READ | selectors.EVENT_WRITE, at)
         try:
-            with contextlib.suppress(BlockingIOError):
-                link.peer.connect(link.endpoint)
+            self._links[at].connect(now_ns)
         except OSError:
             self._end(at, now_ns)
 
     def _read(self, at: int) -> None:
         link = self._links[at]
         now_ns = time.monotonic_ns()
-        if link.peer is None or link.stream is None:
+        if not link.is_open:
             return
-        if not link.is_connected:
-            if link.peer.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                self._end(at, now_ns)
-                return
-            link.is_connected = True
-            self._side.connected(at, now_ns)
         try:
-            if not link.stream.receive(link.peer):
-                self._end(at, now_ns)
-                return
-            for message in link.stream.messages():
+            if not link.is_connected:
+                link.finish_connecting()
+                self._side.connected(at, now_ns)
+            for message in link.receive():
                 self._side.received(at, message, now_ns)
         except (MalformedMessage, OSError):
             self._end(at, now_ns)
 
     def _write(self, at: int) -> None:
         link = self._links[at]
-        if link.peer is None or link.stream is None or not link.is_connected:
-            return
-        output = self._side.take_output(at)
-        try:
-            if output and not link.stream.put(output):
-                raise ConnectionError("the Store does not read")
-            if link.stream.waiting_bytes:
-                link.stream.flush(link.peer)
-        except OSError:
-            self._end(at, time.monotonic_ns())
-            return
-        mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.stream.waiting_bytes else 0)
-        if self._selector.get_key(link.peer).events != mask:
-            self._selector.modify(link.peer, mask, at)
+        if link.is_connected:
+            try:
+                link.send(self._side.take_output(at))
+            except OSError:
+                self._end(at, time.monotonic_ns())
 
     def _end(self, at: int, now_ns: int) -> None:
-        link = self._links[at]
-        assert link.peer is not None
-        self._selector.unregister(link.peer)
-        link.peer.close()
-        link.peer, link.stream, link.retry_ns = None, None, now_ns + _RETRY_NS
+        self._links[at].end(now_ns)
         self._side.disconnected(at)
 
 

@@ -6,9 +6,7 @@ fetch: what the core requests of a source goes to the Stores, and their answers 
 
 from __future__ import annotations
 
-import contextlib
 import selectors
-import socket
 import struct
 import threading
 import time
@@ -23,9 +21,10 @@ from umstack._engine.engine import Engine, MappedStart
 from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.transport_address import TransportAddress, transport_name
 from umstack.persistence.receiver_side import ReceiverSide
+from umstack.persistence.store_link import StoreLink
 from umstack.recovery import RecoveryService
 from umstack.recovery.fetch import Fetch
-from umstack.store.wire import MalformedMessage, NoKeys, StoreStream
+from umstack.store.wire import MalformedMessage
 from umstack.streams import Streams
 
 _TICK_NS = 100_000_000
@@ -63,18 +62,6 @@ class StoredSource:
         return f"{self.transport}[{self.topic_index}]"
 
 
-class _Link:
-    """The connection to one Store."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint = endpoint
-        self.peer: socket.socket | None = None
-        self.stream: StoreStream | None = None
-        self.is_connected = False
-        self.retry_ns = 0
-        self.interest = 0
-
-
 class StoreRegistration:
     """One receiver of one source at its Stores."""
 
@@ -93,8 +80,10 @@ class StoreRegistration:
         )
         self.is_open = True
         self._on_start: Callable[[StoreRegistration, int], None] | None = on_start
-        self._selector = selector
-        self._links = [_Link(endpoint) for endpoint in source.stores]
+        self._links = [
+            StoreLink(endpoint, selector, partial(self._on_ready, at), _STREAM_BYTES, _RETRY_NS)
+            for at, endpoint in enumerate(source.stores)
+        ]
         self._fetch: Fetch | None = None
         self._core = ffi.new("um_fetch_connection *")
         self._requests = ffi.new("char[]", _REQUEST_BYTES)
@@ -170,7 +159,7 @@ class StoreRegistration:
     def run(self, now_ns: int) -> None:
         """Connect where it is time to, repeat requests, and send."""
         for at, link in enumerate(self._links):
-            if link.peer is None and now_ns >= link.retry_ns:
+            if link.is_due(now_ns):
                 self._connect(at, now_ns)
         for at in self.side.tick(now_ns):
             self._end(at, now_ns)
@@ -188,34 +177,21 @@ class StoreRegistration:
                 self.subscription.note_stored(source.session, source.topic_index, high)
 
     def _connect(self, at: int, now_ns: int) -> None:
-        link = self._links[at]
-        link.peer = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        link.peer.setblocking(False)
-        link.peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link.stream = StoreStream(link.endpoint, NoKeys(), _STREAM_BYTES, is_store=False)
-        link.is_connected, link.retry_ns = False, now_ns + _RETRY_NS
-        link.interest = selectors.EVENT_READ | selectors.EVENT_WRITE
-        self._selector.register(link.peer, link.interest, partial(self._on_ready, at))
         try:
-            with contextlib.suppress(BlockingIOError):
-                link.peer.connect(link.endpoint)
+            self._links[at].connect(now_ns)
         except OSError:
             self._end(at, now_ns)
 
     def _on_ready(self, at: int, mask: int, now_ns: int) -> None:
         link = self._links[at]
-        if link.peer is None or link.stream is None:
+        if not link.is_open:
             return
         try:
             if not link.is_connected:
-                if link.peer.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                    raise ConnectionError("the Store does not answer")
-                link.is_connected = True
+                link.finish_connecting()
                 self.side.connected(at, now_ns)
             if mask & selectors.EVENT_READ:
-                if not link.stream.receive(link.peer):
-                    raise ConnectionError("the Store ended the connection")
-                for message in link.stream.messages():
+                for message in link.receive():
                     self.side.received(at, message, now_ns)
         except (MalformedMessage, OSError):
             self._end(at, now_ns)
@@ -223,29 +199,14 @@ class StoreRegistration:
 
     def _write(self) -> None:
         for at, link in enumerate(self._links):
-            if link.peer is None or link.stream is None or not link.is_connected:
-                continue
-            output = self.side.take_output(at)
-            try:
-                if output and not link.stream.put(output):
-                    raise ConnectionError("the Store does not read")
-                if link.stream.waiting_bytes:
-                    link.stream.flush(link.peer)
-            except OSError:
-                self._end(at, link.retry_ns)
-                continue
-            interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.stream.waiting_bytes else 0)
-            if interest != link.interest:
-                link.interest = interest
-                self._selector.modify(link.peer, interest, partial(self._on_ready, at))
+            if link.is_connected:
+                try:
+                    link.send(self.side.take_output(at))
+                except OSError:
+                    self._end(at, time.monotonic_ns())
 
     def _end(self, at: int, now_ns: int) -> None:
-        link = self._links[at]
-        if link.peer is not None:
-            self._selector.unregister(link.peer)
-            link.peer.close()
-        link.peer, link.stream, link.is_connected = None, None, False
-        link.retry_ns = now_ns + _RETRY_NS
+        self._links[at].end(now_ns)
         self.side.disconnected(at)
         if not self.side.has_store:
             self.close()
