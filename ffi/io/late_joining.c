@@ -9,10 +9,11 @@
 
 /* ---- receivers ---- */
 
+/* Returns NULL if the source is not mapped. */
 static um_delivery *find_mapped(um_subscription *subscription, const um_session_id *id, uint32_t topic_index)
 {
     um_receiver_session *session = um_node_find_session(&subscription->receiving->node, id);
-    return um_receiver_session_find(session, &subscription->core, topic_index);
+    return session == NULL ? NULL : um_receiver_session_find(session, &subscription->core, topic_index);
 }
 
 static void begin_late(um_delivery *delivery, um_late_mapping *mapping)
@@ -68,9 +69,7 @@ int um_subscription_unmap(um_subscription *subscription, const um_session_id *id
     if (!um_gate_enter(&subscription->gate))
         return UM_CLOSED;
     um_reactor_lock(receiving->reactor);
-    um_receiver_session *session = um_node_find_session(&receiving->node, id);
-    um_delivery *delivery =
-        session == NULL ? NULL : um_receiver_session_find(session, &subscription->core, topic_index);
+    um_delivery *delivery = find_mapped(subscription, id, topic_index);
     if (delivery != NULL) {
         *has_position = position_of(delivery, next_sqn);
         um_receiving_unmap(receiving, delivery);
@@ -89,10 +88,8 @@ int um_subscription_note_stored(um_subscription *subscription, const um_session_
     if (!um_gate_enter(&subscription->gate))
         return UM_CLOSED;
     um_reactor_lock(receiving->reactor);
-    um_receiver_session *session = um_node_find_session(&receiving->node, id);
-    um_delivery *delivery =
-        session == NULL ? NULL : um_receiver_session_find(session, &subscription->core, topic_index);
-    if (delivery != NULL && !session->has_ended && delivery->state == UM_DELIVERY_RUNNING) {
+    um_delivery *delivery = find_mapped(subscription, id, topic_index);
+    if (delivery != NULL && !delivery->session->has_ended && delivery->state == UM_DELIVERY_RUNNING) {
         if (delivery->fetch.state == UM_DELIVERY_FETCH_RUNNING)
             um_delivery_fetch_to(delivery, high_sqn + 1);
         um_delivery_fetch_note_missing(delivery, high_sqn, um_clock_ns());
