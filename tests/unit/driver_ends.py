@@ -16,8 +16,8 @@ from typing import Any, TextIO, cast
 
 from tests.unit.lbtipc_ends import number_of, payload
 from tests.unit.loopback import OWN_ADDRESSES
-from tests.waiting import SECONDS, wait_for
-from umstack import BurstLoss, Context, Message, Source, UnrecoverableLoss
+from tests.waiting import SECONDS, collect, wait_for
+from umstack import BurstLoss, Context, Message, Receiver, Source, UnrecoverableLoss
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
@@ -140,6 +140,25 @@ def applications(path: Path, *, interface: str = "lo", run: Any = subprocess.Pop
             return Application(process)
 
         yield begin
+
+
+def exchange_several(begin: Any, far: Receiver) -> tuple[list[Application], dict[str, Any]]:
+    """Let two publishers send 3,000 messages each to two subscribers and a remote receiver of the topic `several`.
+
+    Every one gets every message, once and in order. Returns the publishers and the last subscriber's report.
+    """
+    subscribers = [begin("subscribe", "several") for _ in range(2)]
+    publishers = [begin("publish", "several") for _ in range(2)]
+    far.wait_connected(2, SECONDS)
+    for publisher in publishers:
+        assert publisher.ask("3000")["sent"] == 3000
+    for subscriber in subscribers:
+        report = subscriber.ask("6000")
+        assert sorted(report["counts"].values()) == [3000, 3000], report
+        assert report["in_order"]
+        assert not report["lost"]
+    assert len(collect(far, 6000)) == 6000
+    return publishers, report
 
 
 def raw_application(path: Path) -> socket.socket:

@@ -28,6 +28,7 @@ from tests.unit.driver_ends import (
     attached,
     driver,
     driver_command,
+    exchange_several,
     raw_application,
 )
 from tests.unit.lbtipc_ends import CAPACITY, RawSource, payload
@@ -125,17 +126,7 @@ def test_two_publishers_and_two_subscribers_need_no_privilege(
 ) -> None:
     """Every subscriber, attached or remote, gets every message of every publisher, once and in order."""
     with applications(running.path) as begin, remote.receiver("several") as far:
-        subscribers = [begin("subscribe", "several") for _ in range(2)]
-        publishers = [begin("publish", "several") for _ in range(2)]
-        far.wait_connected(2, SECONDS)
-        for publisher in publishers:
-            assert publisher.ask("3000")["sent"] == 3000
-        for subscriber in subscribers:
-            report = subscriber.ask("6000")
-            assert sorted(report["counts"].values()) == [3000, 3000], report
-            assert report["in_order"]
-            assert not report["lost"]
-        assert len(collect(far, 6000)) == 6000
+        publishers, report = exchange_several(begin, far)
         names = {one.ask("0")["transport"] for one in publishers}
         assert {source.rpartition("[")[0] for source in report["counts"]} == names
 

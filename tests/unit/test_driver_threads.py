@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.driver_ends import NOBODY, RunningDriver, applications, attached, driver
+from tests.unit.driver_ends import NOBODY, RunningDriver, applications, attached, driver, exchange_several
 from tests.unit.lbtipc_ends import payload
 from tests.unit.loopback import OWN_ADDRESSES, open_context, serving
 from tests.waiting import SECONDS, collect, wait_for
@@ -50,17 +50,7 @@ def test_one_thread_carries_every_message(shared: RunningDriver, remote: Context
     threads = _threads(shared.process.pid)
     assert threads <= 2
     with applications(shared.path) as begin, remote.receiver("several") as far:
-        subscribers = [begin("subscribe", "several") for _ in range(2)]
-        publishers = [begin("publish", "several") for _ in range(2)]
-        far.wait_connected(2, SECONDS)
-        for publisher in publishers:
-            assert publisher.ask("3000")["sent"] == 3000
-        for subscriber in subscribers:
-            report = subscriber.ask("6000")
-            assert sorted(report["counts"].values()) == [3000, 3000], report
-            assert report["in_order"]
-            assert not report["lost"]
-        assert len(collect(far, 6000)) == 6000
+        exchange_several(begin, far)
         assert _threads(shared.process.pid) == threads
 
 
