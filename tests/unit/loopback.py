@@ -42,6 +42,9 @@ OWN_ADDRESSES: dict[str, Any] = {
     "transport_lbtrm_retransmit_rate_limit": 0,
 }
 
+FIXED_PORT = 10_000 + _PROCESS % 4000
+"""A port for a test that names one: no range above has it, and the kernel gives it to no other socket by itself."""
+
 _drivers: list[tuple[str | Path, ...]] = [("none",)]
 _turns: list[Iterator[str | Path]] = [itertools.repeat("none")]
 

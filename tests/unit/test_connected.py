@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.unit.loopback import SHARED, open_context
+from tests.unit.loopback import FIXED_PORT, SHARED, open_context
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Context, NotConnected
 from umstack._engine.subscription import Subscription
 
 TRANSPORTS = ("lbtrm", "lbtru", "tcp", "lbtipc")
-FLOW: dict[str, Any] = {"lbtrm": {"flow_control": "min", **SHARED}, "lbtru": {"transport_lbtru_port": 45678}}
+FLOW: dict[str, Any] = {
+    "lbtrm": {"flow_control": "min", **SHARED},
+    "lbtru": {"transport_lbtru_port": FIXED_PORT},
+}
 """Sources with these options are of one session; the other transports have one port for all."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.loopback import SHARED, open_context
+from tests.unit.loopback import FIXED_PORT, SHARED, open_context
 from tests.waiting import SECONDS, wait_for
 from umstack import Source
 from umstack._engine.source_events import ReceiverEvent
@@ -22,8 +22,8 @@ SENDS: dict[str, Callable[[Source, bytes], Any]] = {
 """Every way to send a long message; properties count for its length."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "lbtrm": SHARED,
-    "lbtru": {"transport_lbtru_port": 45679},
-    "tcp": {"transport_tcp_port": 45679},
+    "lbtru": {"transport_lbtru_port": FIXED_PORT},
+    "tcp": {"transport_tcp_port": FIXED_PORT},
     "lbtipc": {"transport_lbtipc_id": 45679},
 }
 """Options of each transport with which two sources share a session."""

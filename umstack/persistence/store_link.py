@@ -20,7 +20,7 @@ class StoreLink:
     Args:
         endpoint: Address and TCP port of the Store.
         selector: Reports when the connection is ready, with `data`.
-        data: What the selector reports.
+        data: The key under which the selector reports it.
         output_bytes: Maximum of bytes that wait to be sent.
         retry_ns: Time after a connection was begun, or ended, until the next one.
     """
