@@ -255,10 +255,11 @@ static int64_t shortest_suppress_ns(const um_receiver_session *transport)
     return (measured ? UM_RECOVERY_FLOOR_NS : transport->config.nak_suppress_ns) + backoff_ns;
 }
 
-/* Another lead may replace a single claimed lead, which is NAKed again when data or a later claim shows the gap. */
-static bool may_be_replaced(const um_receiver_session *transport, uint32_t sqn)
+/* A forgotten claim is lost again, and NAKed, when data or a later claim shows the gap. The first data ends all claims
+ * before it, and another lead may replace a single claimed lead. */
+static bool may_be_forgotten(const um_receiver_session *transport, uint32_t sqn)
 {
-    return transport->claims.has_far && transport->claims.far_sqn == sqn;
+    return !transport->has_data || (transport->claims.has_far && transport->claims.far_sqn == sqn);
 }
 
 static void check_nak(um_sim_world *world, um_sim_wire_session *wire, const um_sim_host *host, const um_packet *packet)
@@ -287,9 +288,8 @@ static void check_nak(um_sim_world *world, um_sim_wire_session *wire, const um_s
         if (now_ns < times[at].next_ns && !is_lost_again)
             um_sim_complain(world, "t=%lld ns: host %u NAKs sqn %u again, %lld ns too soon", (long long)world->now_ns,
                             host->index, sqn, (long long)(times[at].next_ns - now_ns));
-        /* The first data ends all earlier claims. */
-        bool may_be_forgotten = may_be_replaced(transport, sqn) || !transport->has_data;
-        int64_t next_ns = may_be_forgotten ? 0 : now_ns + shortest_ns(shortest_backoff_ns(transport));
+        bool is_kept = !may_be_forgotten(transport, sqn);
+        int64_t next_ns = is_kept ? now_ns + shortest_ns(shortest_backoff_ns(transport)) : 0;
         times[at] = (um_sim_nak_time){next_ns, now_ns};
     }
 }
@@ -356,7 +356,8 @@ void um_sim_wire_on_received(um_sim_wire_session *wires, uint32_t count, const u
         uint32_t at = sqn - wire->session->core.config.initial_sqn;
         if (at >= UM_SIM_WIRE_SQNS_MAX || um_loss_map_find(&transport->losses, sqn) == NULL)
             continue;
-        int64_t next_ns = may_be_replaced(transport, sqn) ? 0 : now_ns + shortest_ns(shortest_suppress_ns(transport));
+        bool is_kept = !may_be_forgotten(transport, sqn);
+        int64_t next_ns = is_kept ? now_ns + shortest_ns(shortest_suppress_ns(transport)) : 0;
         times[at] = (um_sim_nak_time){next_ns, now_ns};
     }
 }

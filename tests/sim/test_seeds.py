@@ -103,6 +103,7 @@ RECOVERY_REGRESSIONS = {
     210053607: "the checker reported a loss declared again after a false range, as delivery had restarted before it",
     103532379186767: "requests were repeated while their answers were on a slow path, and answered again",
     620084969: "the checker reported a NAK as too early: of a claimed lead that another had replaced, after an NCF",
+    100025674876147: "the checker reported a NAK as too early: of a claim that an NCF confirmed before the first data",
 }
 
 
