@@ -346,11 +346,11 @@ class Context(AsyncClosing):
                 return self._make_source(topic, chosen)
         self._check_no_driver("store=", "which does not advertise a source's Stores")
 
-        def make_source(first_sqn: int, topic_options: tuple[WireOption, ...]) -> Source:
+        def make_source(first_sqn: int, topic_options: tuple[WireOption, ...], unsplit_bytes: int) -> Source:
             named: SourceKeywords = {**options, "initial_sequence_number": first_sqn}
             with self._core.lifecycle:
                 self._core.check_open()
-                return self._make_source(topic, config.source_options(**named), topic_options)
+                return self._make_source(topic, config.source_options(**named), topic_options, unsplit_bytes)
 
         size, timeout = self.datagram_bytes, registration_timeout
         source = PersistentSource(make_source, size, topic, store, session_id, chosen, timeout)
@@ -364,7 +364,11 @@ class Context(AsyncClosing):
             raise unsupported(what, why)
 
     def _make_source(
-        self, topic: str, chosen: SourceOptions, topic_options: tuple[WireOption, ...] = ()
+        self,
+        topic: str,
+        chosen: SourceOptions,
+        topic_options: tuple[WireOption, ...] = (),
+        unsplit_bytes: int = 0,
     ) -> Source:
         if self._driver is not None and chosen.transport != "lbtipc":  # LBT-IPC is in memory already
             from umstack.attached import AttachedSource
@@ -385,7 +389,14 @@ class Context(AsyncClosing):
         session = self._engine.sessions.acquire(chosen, self._engine.keyring.number_of(topic))
         try:
             source = Source(
-                self._engine, self._resolver, session, topic, self._next_topic_index, chosen, self._requests
+                self._engine,
+                self._resolver,
+                session,
+                topic,
+                self._next_topic_index,
+                chosen,
+                self._requests,
+                unsplit_bytes,
             )
         except BaseException:
             self._engine.sessions.release(session)

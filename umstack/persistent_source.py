@@ -47,7 +47,8 @@ class PersistentSource:
 
     Attributes:
         topic: Name of the topic.
-        maximum_bytes: Length of the longest message: it must fit one datagram.
+        maximum_bytes: Length of the longest message: it must fit one datagram of the interface's size when the source
+            was made. It stays the same if the path carries less later: such a message is then sent in pieces.
         first_sequence_number: Number of the first message, by consensus of the Stores. A restarted source continues
             the numbering: it gives the messages that its Stores do not have their former numbers again.
 
@@ -62,7 +63,7 @@ class PersistentSource:
 
     def __init__(
         self,
-        make_source: Callable[[int, tuple[WireOption, ...]], Source],
+        make_source: Callable[[int, tuple[WireOption, ...], int], Source],
         datagram_bytes: int,
         topic: str,
         stores: Sequence[str | tuple[str, int]],
@@ -72,7 +73,8 @@ class PersistentSource:
     ) -> None:
         """Register at the Stores; called by Context.source().
 
-        `make_source` opens the source of the context, from the number of its first message and its topic options.
+        `make_source` opens the source of the context, from the number of its first message, its topic options and the
+        length up to which no message is split.
         """
         if not 0 < len(stores) <= STORES_MAXIMUM:
             raise InvalidArgument(
@@ -104,12 +106,13 @@ class PersistentSource:
         try:
             self.first_sequence_number = self._await_first(topic, deadline)
             """Number of the first message."""
-            self._source = make_source(self.first_sequence_number, store_topic_options(endpoints))
+            unsplit_bytes = datagram_bytes - _HEADERS_BYTES
+            self._source = make_source(self.first_sequence_number, store_topic_options(endpoints), unsplit_bytes)
         except BaseException:
             self._end_thread()
             raise
-        self.maximum_bytes = min(self._source.message_maximum_bytes, datagram_bytes - _HEADERS_BYTES)
-        """Length of the longest message: it must fit one datagram."""
+        self.maximum_bytes = min(self._source.message_maximum_bytes, unsplit_bytes)
+        """Length of the longest message, which never changes."""
         with self._changed:
             self._side.attach(self._source.transport, self._source.topic_index, time.monotonic_ns())
         self._wake()

@@ -24,8 +24,9 @@ class Publication:
         topic: str,
         topic_index: int,
         options: SourceOptions,
+        unsplit_bytes: int = 0,
     ) -> None:
-        """Open it on a session that the caller owns."""
+        """Open it on a session that the caller owns. Messages of up to `unsplit_bytes` are never split."""
         self.topic = topic
         self.topic_index = topic_index
         self.session = session
@@ -37,6 +38,7 @@ class Publication:
         config.tsni_threshold_ns = options.transport_topic_sequence_number_info_active_threshold_ns
         config.explicit_capacity = _EXPLICIT_BATCH_BYTES
         config.has_send_time = options.send_timestamps
+        config.unsplit_bytes = unsplit_bytes
         handle = ffi.new("um_publication **")
         core.check(lib.um_publication_open(session.handle, config, handle), f"source {topic!r}")
         self.handle = handle[0]

@@ -32,7 +32,7 @@ int um_explicit_batch_release(um_source *source, int64_t now_ns, uint32_t *actio
 static int64_t hold(um_source *source, const uint8_t *data, uint32_t length, uint16_t batch_flags, int64_t now_ns)
 {
     uint32_t body_max = atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
-    uint32_t count = um_fragmentation_plan(body_max, length, batch_flags != 0, source->has_send_time).count;
+    uint32_t count = um_fragmentation_plan(source, body_max, length, batch_flags != 0).count;
     um_held_record record = {length, um_source_take_sqns(source, count), body_max, batch_flags, now_ns};
     atomic_fetch_add_explicit(&source->held_fragments, count, memory_order_relaxed);
     memcpy(source->explicit_memory + source->explicit_used, &record, sizeof record);

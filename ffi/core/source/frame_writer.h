@@ -1,5 +1,6 @@
 /* Writes messages into claimed frames of the log: fragmentation (UM-42..UM-48; UX-25: a message that fits is never
- * split), LBMC headers, and publishing frame by frame. Private to the files of the topic layer (source.h).
+ * split, nor one of up to unsplit_bytes), LBMC headers, and publishing frame by frame. Private to the files of the
+ * topic layer (source.h).
  *
  * Threads: any publisher; no lock. Memory: the log's claim; the payload is copied. Complexity: linear in the bytes.
  * Errors: um_publish_result of the claim; a refused message takes no sqn (UX-23). Inline, because it runs once per
@@ -19,13 +20,13 @@ typedef struct um_fragmentation {
     uint32_t span;  /* log bytes of all fragments */
 } um_fragmentation;
 
-static inline um_fragmentation um_fragmentation_plan(uint32_t body_max, uint32_t length, bool is_batch,
-                                                     bool has_send_time)
+static inline um_fragmentation um_fragmentation_plan(const um_source *source, uint32_t body_max, uint32_t length,
+                                                     bool is_batch)
 {
-    uint32_t whole = um_lbmc_overhead(false, is_batch, has_send_time) + length;
-    if (UM_LIKELY(whole <= body_max))
+    uint32_t whole = um_lbmc_overhead(false, is_batch, source->has_send_time) + length;
+    if (UM_LIKELY(whole <= body_max) || length <= source->unsplit_bytes)
         return (um_fragmentation){1, length, um_frame_span(whole)};
-    uint32_t overhead = um_lbmc_overhead(true, is_batch, has_send_time);
+    uint32_t overhead = um_lbmc_overhead(true, is_batch, source->has_send_time);
     um_fragmentation f = {.chunk = body_max - overhead};
     f.count = (length + f.chunk - 1) / f.chunk;
     uint32_t last = length - (f.count - 1) * f.chunk;
@@ -126,7 +127,7 @@ static inline int um_source_publish(um_source *source, const uint8_t *data, uint
 {
     uint32_t body_max =
         held ? held->body_max : atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
-    um_fragmentation f = um_fragmentation_plan(body_max, length, batch_flags != 0, source->has_send_time);
+    um_fragmentation f = um_fragmentation_plan(source, body_max, length, batch_flags != 0);
     um_claim claim;
     int result = um_source_claim_space(source, f.span, actions, &claim);
     if (UM_UNLIKELY(result != 0))

@@ -13,7 +13,9 @@ void um_source_init(um_source *source, void *memory, const um_source_config *con
     source->topic_index = config->topic_index;
     source->tsni_interval_ns = config->tsni_interval_ns;
     source->tsni_threshold_ns = config->tsni_threshold_ns;
+    assert(config->unsplit_bytes + um_source_session_overhead_bytes(session) <= session->config.datagram_max_bytes);
     source->has_send_time = config->has_send_time;
+    source->unsplit_bytes = config->unsplit_bytes;
     source->explicit_memory = memory;
     source->explicit_capacity = config->explicit_capacity;
     source->initial_sqn = config->initial_sqn;
@@ -126,7 +128,7 @@ static um_fragmentation plan_with_options(const um_source *source, uint32_t leng
 {
     uint32_t body_max = atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
     bool send_time = source->has_send_time;
-    um_fragmentation f = um_fragmentation_plan(body_max - options_bytes, length, false, send_time);
+    um_fragmentation f = um_fragmentation_plan(source, body_max - options_bytes, length, false);
     uint32_t overhead = um_lbmc_overhead(f.count > 1, false, send_time) + options_bytes;
     uint32_t last = length - (f.count - 1) * f.chunk;
     f.span = (f.count - 1) * um_frame_span(overhead + f.chunk) + um_frame_span(overhead + last);

@@ -22,6 +22,9 @@ typedef struct um_source_config {
     int64_t tsni_threshold_ns;
     uint32_t explicit_capacity; /* bytes that an explicit batch can hold back */
     bool has_send_time;         /* messages carry the time of sending */
+    /* Messages of up to this length are one fragment whatever the path carries: a longer datagram is sent in pieces or
+     * with IP fragmentation (oversize.h). With their headers they must fit the session's longest datagram. */
+    uint32_t unsplit_bytes;
 } um_source_config;
 
 static inline size_t um_source_footprint(const um_source_config *config)

@@ -1,0 +1,103 @@
+"""A persistent source whose path carries less than it did: its longest message stays one message with one number."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.netns.contexts import Member, members
+from tests.unit.store_thread import SETTINGS
+from tests.waiting import collect
+from umstack.lab import Host, Lab
+from umstack.persistence.messages import data_of
+from umstack.store.repository.verification import dump
+from umstack.store.server import StoreServer
+
+MakeLab = Callable[..., Lab]
+
+JUMBO, ETHERNET = 9000, 1500
+IPV6_MINIMUM, IPV4_MINIMUM = 1280, 576
+EACH = 20
+
+
+@contextmanager
+def _store_on(member: Member, directory: Path) -> Iterator[StoreServer]:
+    """Run a Store on a member's host."""
+    host = member.host
+    with host.call(lambda: StoreServer(member.context, directory, (host.address, 0), SETTINGS)) as store:
+        thread = threading.Thread(target=lambda: host.call(store.serve))
+        thread.start()
+        try:
+            yield store
+        finally:
+            store.stop()
+            thread.join()
+
+
+def _shrink_path(hosts: list[Host], mtu: int) -> None:
+    hosts[1].set_path_mtu(mtu)
+
+
+def _shrink_interface(hosts: list[Host], mtu: int) -> None:
+    hosts[0].set_mtu(mtu)
+
+
+@pytest.mark.parametrize(
+    ("shrink", "before", "after", "transport"),
+    [
+        # Only LBT-RM follows a switch that drops without a word; the kernel's TCP would wait for ICMP for ever.
+        pytest.param(_shrink_path, ETHERNET, IPV6_MINIMUM, "lbtrm", id="path to 1280"),
+        pytest.param(_shrink_path, JUMBO, ETHERNET, "lbtrm", id="path of jumbo frames to 1500"),
+        *(
+            pytest.param(
+                _shrink_interface, ETHERNET, after, transport, id=f"interface to {after}, {transport}"
+            )
+            for after in (IPV6_MINIMUM, IPV4_MINIMUM)
+            for transport in ("lbtrm", "lbtru", "tcp")
+        ),
+    ],
+)
+def test_the_longest_message_stays_one_message_when_the_path_shrinks(
+    make_lab: MakeLab,
+    tmp_path: Path,
+    shrink: Callable[[list[Host], int], None],
+    before: int,
+    after: int,
+    transport: str,
+) -> None:
+    """UP-9: the promised length holds while the source lives. Store and subscriber get each message whole, once."""
+    lab = make_lab(hosts=2, mtu=before, segmentation="real")
+    with members(*lab.hosts) as (publisher, subscriber), _store_on(subscriber, tmp_path) as store:
+        receiver = subscriber.receiver("kept")
+        source = publisher.host.call(
+            lambda: publisher.context.source(
+                "kept",
+                store=[store.endpoint],
+                session_id=7,
+                transport=transport,
+                flow_control="min",
+            )
+        )
+        with source:
+            source.wait_connected(timeout=10)
+            longest = source.maximum_bytes
+            assert longest > after
+            sent: list[bytes] = []
+
+            def send() -> None:
+                for _ in range(EACH):
+                    sent.append(len(sent).to_bytes(4) + bytes(longest - 4))
+                    assert source.send(sent[-1], flush=True, timeout=10) == len(sent) - 1
+
+            for mtu in (before, after, before):
+                shrink(lab.hosts, mtu)
+                send()
+                assert source.wait_stable(timeout=10), source.unstable
+                assert source.maximum_bytes == longest
+            assert [message.data for message in collect(receiver, len(sent), 20)] == sent
+    kept = {record.sqn: data_of(record.message).payload for record in dump(tmp_path)}
+    assert kept == dict(enumerate(sent))
