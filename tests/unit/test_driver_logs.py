@@ -246,6 +246,35 @@ def test_a_source_whose_log_finds_no_space_leaves_no_thread(
         reader.close()
 
 
+def test_a_receiver_of_the_host_counts_once_its_process_reads_the_log(running: RunningDriver) -> None:
+    """Otherwise wait_connected() would return before the receiver gets messages."""
+    with (
+        attached(running.path) as context,
+        context.source("counted", flow_control="min") as source,
+        _application(running.path) as reader,
+    ):
+        reader.receive("counted")
+        wait_for(lambda: source._state().local == 1, "the driver counts the receiver")
+        assert source.known_receivers == 0
+        with context.receiver("counted"):
+            wait_for(lambda: source._state().local == 2, "the driver counts the second receiver")
+            assert source.known_receivers == 0, "one of two processes reads the log"
+
+
+def test_a_closed_source_takes_its_receivers_of_the_host_with_it(remote: Context) -> None:
+    """Otherwise a source of the same session would publish without any receiver."""
+    with remote.source("log", transport="lbtipc") as source, DriverContext("lo", **OWN_ADDRESSES) as context:
+        log = _log_of(source)
+        options = {"flow_control": "min", "transport_lbtrm_multicast_address": "239.181.41.10"}
+        first, second = (PublishedTopic(context, topic, options, log) for topic in ("a", "b"))
+        assert first.transport == second.transport
+        first.set_local_receivers(2, 1)
+        assert second.state()["connected"], "they share the session's flow control"
+        first.close()
+        assert not second.state()["connected"]
+        second.close()
+
+
 def test_the_first_message_from_the_network_waits_for_the_invited_readers(
     remote: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
