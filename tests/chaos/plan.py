@@ -21,6 +21,8 @@ DIRECTIONS = get_args(PortDirection)
 OTHER_ADDRESS_OFFSET = 100
 _TOPICS = tuple(f"chaos/{letter}" for letter in "abcdef")
 _TRANSPORTS = ("lbtrm", "lbtrm", "lbtrm", "lbtru", "tcp")
+_KEPT_BURSTS = 9000
+"""Bursts of the persistent source in a run, on average at most: a Store keeps 100 MiB of a source, these are 60."""
 _CALM_AT_END = 0.1
 """Part of the run without new faults, at its end."""
 
@@ -115,7 +117,7 @@ def make_plan(seed: int, seconds: float) -> Plan:
     draw = random.Random(f"chaos stores {seed}")
     stores = tuple(f"store{at}" for at in range(draw.choice((1, 3, 3))))
     durability = draw.choice(("disk", "written"))
-    processes += _store_clients(draw)
+    processes += _store_clients(draw, seconds)
     faults = sorted(faults + _store_faults(draw, seconds, stores))
     return Plan(
         seed,
@@ -203,14 +205,14 @@ def _receiver_options(draw: random.Random) -> dict[str, Any]:
     }
 
 
-def _store_clients(draw: random.Random) -> tuple[Process, ...]:
+def _store_clients(draw: random.Random, seconds: float) -> tuple[Process, ...]:
     """Return the persistent source and its reader."""
     options = {"transport": draw.choice(_TRANSPORTS)}
     source = {
         "topic": KEPT_TOPIC,
         "options": options,
         "seed": draw.randrange(1 << 32),
-        "bursts_per_second": 5,
+        "bursts_per_second": min(5.0, _KEPT_BURSTS / seconds),
     }
     context = {"link": draw.choice(("socket", "socket", "xdp"))}
     return (
