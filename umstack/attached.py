@@ -17,7 +17,7 @@ from umstack._engine.host_identity import host_id
 from umstack._engine.publication import Publication
 from umstack._engine.registry import Registry
 from umstack._engine.sessions import longest_message_bytes
-from umstack._engine.source_events import Drained
+from umstack._engine.source_events import Drained, ReceiverEvent
 from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.transport_address import LbtipcAddress, TransportAddress, address_of_name
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions
@@ -84,7 +84,15 @@ def leave_driver(registry: Registry, resolver: Resolver) -> None:
 class AttachedSource(Source):
     """A source whose messages a driver publishes. Made by Context.source()."""
 
-    __slots__ = ("_driver", "_former", "_number", "_published", "_refusal", "_sent_before")
+    __slots__ = (
+        "_driver",
+        "_former",
+        "_network_events_read",
+        "_number",
+        "_published",
+        "_refusal",
+        "_sent_before",
+    )
 
     def __init__(
         self,
@@ -101,7 +109,7 @@ class AttachedSource(Source):
         self._driver = driver
         self._refusal: UmError | None = None
         self._former: Publication | None = None
-        self._sent_before = 0
+        self._sent_before = self._network_events_read = 0
         session = engine.sessions.open_own(_log_options(options), longest_message_bytes(options))
         self._number = 0
         try:
@@ -153,6 +161,7 @@ class AttachedSource(Source):
         self._published = published_of(answer)
         self.topic_index = self._published.topic_index
         self._sent_before = self._sent()
+        self._network_events_read = 0
         lib.um_publication_hold(self._handle, False)
 
     def on_driver_gone(self, error: UmError) -> None:
@@ -183,7 +192,7 @@ class AttachedSource(Source):
         except UmError as error:
             self.on_driver_gone(error)
             raise
-        self._number = 0
+        self._number = self._events_read = 0
         self._former = former  # a thread may still be about to call its handle
         self.topic_index = former.topic_index
         self._publication, self._handle = publication, publication.handle
@@ -277,6 +286,51 @@ class AttachedSource(Source):
         """
         drained = await super().wait_drained_async(timeout)
         return Drained(drained.is_complete, self._state().given_up) if self._number else drained
+
+    def receiver_events(self) -> list[ReceiverEvent]:
+        """Return the events since the last call: of the receivers of this host, then of those of the network.
+
+        Returns:
+            At most the 64 newest of each, as Source.receiver_events(). Those of this host are of the log of this source
+            (LBT-IPC), the driver's process among them; those of the network are of the driver's session.
+
+        Raises:
+            DriverError: The driver has ended.
+            Closed: The source is closed.
+
+        Example:
+            ```python
+            for event in ctx.source("orders").receiver_events():
+                print(event.kind, event.receiver)
+            ```
+        """
+        of_the_host = super().receiver_events()
+        if not self._number:
+            return of_the_host
+        of_the_network, self._network_events_read = self._driver.events(
+            self._number, self._network_events_read
+        )
+        return of_the_host + of_the_network
+
+    def nak_cutoff(self, receiver: str, enabled: bool = True) -> None:
+        """Raise OptionError while a driver publishes: sources of other applications share its session.
+
+        Args:
+            receiver: As Source.nak_cutoff().
+            enabled: As Source.nak_cutoff().
+
+        Raises:
+            OptionError: A driver publishes the source.
+            InvalidArgument: As Source.nak_cutoff(), after the driver has ended.
+
+        Example:
+            ```python
+            ctx.source("orders").nak_cutoff("10.0.0.7:40211")
+            ```
+        """
+        if self._number:
+            raise unsupported("nak_cutoff", "because sources of other applications may share its session")
+        super().nak_cutoff(receiver, enabled)
 
     def _is_drained(self) -> bool:
         if not super()._is_drained() or not self._number:

@@ -33,6 +33,7 @@ _MESSAGES = [
     {"do": "publish", "request": 3, "id": 3, "topic": "a", "options": {"transport": "lbtrm"}, **_LOG},
     {"do": "publish", "request": 4, "id": 4, "topic": "honest", "options": {}, **_LOG},
     {"do": "state", "request": 5, "id": 3},
+    {"do": "events", "request": 8, "id": 3, "after": 0},
     {"do": "end", "request": 6, "id": 1},
     {"do": "end", "request": 7, "id": 3},
     _ATTACH,
@@ -75,6 +76,10 @@ class _Published:
     def state(self) -> dict[str, Any]:
         """Return a state."""
         return {"attached": True}
+
+    def events(self, after: int) -> tuple[list[Any], int]:
+        """Return no events."""
+        return [], after
 
     def set_local_receivers(self, receivers: int, applications: int) -> None:
         """Check the counts."""

@@ -42,6 +42,7 @@ from umstack import (
     Message,
     NotConnected,
     OptionError,
+    ReceiverEvent,
     Request,
     Source,
 )
@@ -54,6 +55,7 @@ from umstack.driver.protocol import (
     common_version,
     default_path,
     encode,
+    events_of,
 )
 from umstack.driving import Driver, DriverLimits
 from umstack.driving import driver as driving
@@ -444,6 +446,7 @@ def test_what_a_driver_does_not_do_is_refused_by_name(running: RunningDriver) ->
             lambda: context.receiver("a", takes_group=lambda _group: True),
             lambda: context.receiver("a").nak_cutoff(),
             context.nak_cutoff,
+            lambda: context.source("b").nak_cutoff("10.0.0.7:40211"),
         ):
             with pytest.raises(OptionError, match="driver='none'"):
                 refused()
@@ -451,6 +454,18 @@ def test_what_a_driver_does_not_do_is_refused_by_name(running: RunningDriver) ->
         attach_raw(peer)
         order = {"do": "receive", "request": 1, "id": 2, "topic": "a", "options": {"nonsense": "1"}}
         assert "nonsense" in ask_raw(peer, **order)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "events", [None, [1], [["kind", "receiver"]], [["kind", 1, 1]], [["kind", "one", -1]]]
+)
+def test_events_of_a_driver_are_checked(events: object) -> None:
+    """An answer of a process that is no driver is an error."""
+    assert events_of({"events": [["connect", "10.0.0.7:1", 2]]}) == [
+        ReceiverEvent("connect", "10.0.0.7:1", 2)
+    ]
+    with pytest.raises(DriverError, match="malformed"):
+        events_of({"events": events})
 
 
 def test_auto_without_a_driver_is_a_context_of_its_own() -> None:

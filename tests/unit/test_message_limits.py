@@ -13,6 +13,7 @@ from tests.waiting import SECONDS, wait_for
 from umstack import Source
 from umstack._engine.source_events import ReceiverEvent
 
+pytestmark = pytest.mark.usefixtures("way")
 LIMIT, LONG = 70_000, bytes(70_001)
 SENDS: dict[str, Callable[[Source, bytes], Any]] = {
     "send": lambda source, data: source.send(data, flush=True),

@@ -10,6 +10,7 @@ import pytest
 
 import umstack
 from tests.unit.loopback import SMALL_QUEUE, connect, open_context
+from tests.unit.ways import OVER_THE_NETWORK
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import BeginningOfSession, EndOfSession, Message, NoSource, SourceCreated, SourceDeleted
 from umstack.config import ContextOptions, ReceiverOptions
@@ -18,6 +19,7 @@ from umstack.reader import Reader
 from umstack.resolution import TopicPattern
 from umstack.resolution.machine import ResolutionMachine, Unanswered
 
+pytestmark = pytest.mark.usefixtures("way")
 NOTIFIED = {"source_notification": 1}
 _MS = 1_000_000
 
@@ -167,6 +169,7 @@ def _kinds(source: umstack.Source) -> list[str]:
     return [event.kind for event in source.receiver_events()]
 
 
+@OVER_THE_NETWORK
 @pytest.mark.parametrize("flow_control", ["min", "none"])
 def test_a_source_learns_of_its_receivers(flow_control: str, caplog: pytest.LogCaptureFixture) -> None:
     """receiver_known is reported by flow control or accounts, and receiver_gone by flow control."""
@@ -190,6 +193,7 @@ def test_a_source_learns_of_its_receivers(flow_control: str, caplog: pytest.LogC
         wait_for(lambda: any("receiver_known" in one.getMessage() for one in caplog.records), "the record")
 
 
+@OVER_THE_NETWORK
 def test_an_idle_receiver_is_gone_when_it_times_out() -> None:
     """The event's amount is the idle time."""
     with open_context() as publisher, open_context("sequential") as subscriber:

@@ -19,6 +19,10 @@ WAYS = {
 EVERY_WAY = pytest.mark.parametrize("way", [*WAYS], indirect=True)
 
 
+OVER_THE_NETWORK = pytest.mark.parametrize("way", ["alone", "from a driver"], indirect=True)
+"""For tests of what a source learns of receivers of other hosts; they open its context first."""
+
+
 # Why a test runs without a driver only: what it observes is different through a driver (docs/driver.md).
 ITS_FRAGMENTS = "messages of up to 64 KiB are not fragmented in a log"
 SMALL_WINDOW = "the transmission window is smaller than the longest message of a log"
@@ -27,6 +31,8 @@ FULL_LOG = "sends wait once the log is full, not at the window or rate of the ne
 UNREAD_END = "a source that has ended is listed until its last message is read"
 TAKES_GROUP = "takes_group is refused"
 ITS_SESSION = "the session of the network is the driver's"
+MAPS_HERE = "the test stops mapping in its process, which the driver's thread needs"
+ENDS_SOON = "sessions that end within 250 ms end in the driver before both applications have read their logs"
 ITS_LOSSES = "the datagrams are lost in the driver, not in a context of the test"
 LONG = "it opens thousands of objects"
 

@@ -162,8 +162,6 @@ class Subscription:
         """
         if self.closed:
             return 0, None
-        if source in self._positions:  # messages that were missed meanwhile are reported lost, not fetched
-            return self.map(session, topic_index, source), None
         was_mapped = source in self._mapped
         mapping = ffi.new("um_late_mapping *")
         mapping.request_port = core_address(request_port)
@@ -172,6 +170,9 @@ class Subscription:
             self._stored_positions[source] = start_sqn
             if len(self._stored_positions) > POSITIONS_MAX:
                 del self._stored_positions[next(iter(self._stored_positions))]
+        else:
+            start_sqn = self._positions.pop(source, None)
+        if start_sqn is not None:
             mapping.has_start, mapping.start_sqn = True, start_sqn
         mapping.caching_proximity = self.options.retransmit_message_caching_proximity
         number = self._number(source, request_port)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from umstack._engine.host_identity import host_id
+from umstack._engine.source_events import ReceiverEvent
 from umstack.config import OPTIONS, ReceiverOptions, Scope, SourceOptions
 from umstack.config.option import shown
 from umstack.driver.protocol import (
@@ -34,6 +35,7 @@ from umstack.driver.protocol import (
     decode,
     default_path,
     encode,
+    events_of,
     number_of,
     text_of,
 )
@@ -373,6 +375,18 @@ class DriverClient:
             if isinstance(answer.get("given_up"), dict)
             else {},
         )
+
+    def events(self, number: int, after: int) -> tuple[list[ReceiverEvent], int]:
+        """Return the events about receivers of a source on the network after the first `after`, and how many there
+        were: none while a driver is looked for. Raises DriverError.
+        """
+        try:
+            answer = self._ask("events", {"id": number, "after": after})
+        except DriverError:
+            if not self._is_searching:
+                raise
+            return [], after
+        return events_of(answer), number_of(answer, "count")
 
     def end(self, number: int) -> None:
         """End a source or receiver in the driver. Does nothing if the driver is not there any more."""

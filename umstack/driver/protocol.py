@@ -16,6 +16,8 @@ it is in shared logs, to which both sides attach by LBT-IPC (docs/ipc.md).
       {do: state, id}                     ------->
                                           <-------    {reply, attached, connected, receivers, local, readers,
                                                    drained, reached, given_up}
+      {do: events, id, after}             ------->    events about the source's receivers on the network
+                                          <-------    {reply, count, events: [[kind, receiver, amount]...]}
       {do: end, id}                       ------->
                                           <-------    {reply}
 
@@ -35,16 +37,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from umstack._engine.endpoint import Endpoint
+from umstack._engine.source_events import ReceiverEvent
 from umstack.config import Scope, find_option
 from umstack.errors import DriverError
 
-VERSION_LOW = 2
+VERSION_LOW = 3
 """The lowest version of the protocol that this build speaks."""
-VERSION_HIGH = 2
+VERSION_HIGH = 3
 """The highest version of the protocol that this build speaks."""
 MESSAGE_MAX_BYTES = 16384
 NUMBER_MAX = 2**32 - 1
-_KEY_MAX = 2**64 - 1
+_KEY_MAX = _COUNT_MAX = 2**64 - 1
 _TOPIC_BYTES_MAX = 246
 _OPTIONS_MAX = 256
 _TEXT_MAX = 1024
@@ -121,6 +124,21 @@ def text_of(fields: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str) or len(value) > _TEXT_MAX:
         raise malformed(f"{name} is no text of at most {_TEXT_MAX} characters")
     return value
+
+
+def events_of(fields: Mapping[str, Any]) -> list[ReceiverEvent]:
+    """Return the events of an answer. Raises DriverError."""
+    value = fields.get("events")
+    if not isinstance(value, list) or not all(isinstance(one, list) and len(one) == 3 for one in value):
+        raise malformed("events are no list of kind, receiver and amount")
+    return [
+        ReceiverEvent(
+            text_of({"kind": kind}, "kind"),
+            text_of({"receiver": receiver}, "receiver"),
+            number_of({"amount": amount}, "amount", _COUNT_MAX),
+        )
+        for kind, receiver, amount in value
+    ]
 
 
 def log_of(fields: Mapping[str, Any]) -> SharedLog:

@@ -311,6 +311,9 @@ class Driver:
                 return self._publish(application, number, fields)
             case "state":
                 return self._source_of(application, number).state()
+            case "events":
+                events, count = self._source_of(application, number).events(number_of(fields, "after"))
+                return {"events": events, "count": count}
             case "end":
                 self._end(application, number)
                 return {}

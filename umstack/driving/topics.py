@@ -14,7 +14,7 @@ from umstack._engine.host_identity import host_id
 from umstack._engine.publication import Publication
 from umstack._engine.queue_memory import QueueMemory
 from umstack._engine.receiver_sessions import receiver_session_config
-from umstack._engine.source_events import given_up
+from umstack._engine.source_events import ReceiverEvent, given_up, receiver_events
 from umstack._engine.subscription import Subscription
 from umstack._engine.transport_address import LbtipcAddress
 from umstack.config import Config, ReceiverOptions
@@ -380,6 +380,10 @@ class PublishedTopic:
             "reached": self.reached,
             "given_up": self._given_up(),
         }
+
+    def events(self, after: int) -> tuple[list[ReceiverEvent], int]:
+        """Return the events about receivers on the network after the first `after`, and how many there were."""
+        return receiver_events(self._source._publication.session, after)
 
     def _given_up(self) -> dict[str, int]:
         found = dict(islice(given_up(self._source._publication.session).items(), _REPORTED_RECEIVERS_MAX))
