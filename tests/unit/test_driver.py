@@ -105,7 +105,8 @@ def ask_raw(peer: socket.socket, **fields: Any) -> dict[str, Any]:
 
 def attach_raw(peer: socket.socket) -> None:
     """Attach a connection of raw_application()."""
-    assert ask_raw(peer, do="attach", low=2, high=2, host=host_id())["version"] == 2
+    answer = ask_raw(peer, do="attach", low=VERSION_LOW, high=VERSION_HIGH, host=host_id())
+    assert answer["version"] == VERSION_HIGH
 
 
 def rows(messages: list[Message]) -> list[tuple[Any, ...]]:
@@ -596,10 +597,10 @@ def test_a_source_without_space_for_its_log_leaves_the_others(
 
 def test_versions_are_negotiated() -> None:
     """The highest in common, or none."""
-    assert common_version(2, 2) == 2
-    assert common_version(1, 7) == 2
-    assert common_version(1, 1) is None
-    assert common_version(3, 7) is None
+    assert common_version(VERSION_LOW, VERSION_LOW) == VERSION_LOW
+    assert common_version(1, VERSION_HIGH + 5) == VERSION_HIGH
+    assert common_version(1, VERSION_LOW - 1) is None
+    assert common_version(VERSION_HIGH + 1, VERSION_HIGH + 5) is None
     assert common_version(0, 0) is None
 
 

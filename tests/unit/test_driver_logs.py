@@ -23,7 +23,7 @@ from umstack._engine import subscription
 from umstack._engine.host_identity import host_id
 from umstack._engine.transport_address import LbtipcAddress
 from umstack.driver import SharedLog
-from umstack.driver.protocol import MESSAGE_MAX_BYTES, log_of
+from umstack.driver.protocol import MESSAGE_MAX_BYTES, VERSION_HIGH, VERSION_LOW, log_of
 from umstack.driving import topics
 from umstack.driving.topics import DriverContext, PublishedTopic, ReceivedTopic, SharedSource
 from umstack.errors import UmError
@@ -54,7 +54,7 @@ class _Application:
 
     def __init__(self, path: Path) -> None:
         self.peer = raw_application(path)
-        self.ask({"do": "attach", "low": 2, "high": 2, "host": host_id()})
+        self.ask({"do": "attach", "low": VERSION_LOW, "high": VERSION_HIGH, "host": host_id()})
 
     def ask(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Send a request and return the next message of the driver."""
