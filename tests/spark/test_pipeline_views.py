@@ -54,6 +54,8 @@ def test_views_of_an_object_store_have_the_same_rows(spark: Any, layout: Layout)
         assert register_views(spark, url, prefix="store_") == [
             f"store_{one}" for of in schemas().values() for one in of
         ]
+        register_views(spark, url.replace("s3://", "s3a://"), prefix="hadoop_")
+        assert spark.table("hadoop_losses").count() == spark.table("store_losses").count() > 0
         for layer, name in (("silver", "losses"), ("gold", "receiver_days"), ("silver", "ip_fragments")):
             files = f"{layout.table(layer, name)}/**/*.parquet"
             wanted = _frame(pl.scan_parquet(files, hive_partitioning=True).collect())

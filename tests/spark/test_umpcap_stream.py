@@ -333,7 +333,8 @@ def test_random_rotation_and_compression_counts_each_packet_once(tmp_path: Path)
 
 
 def test_a_stream_follows_a_folder_of_a_store(tmp_path: Path) -> None:
-    """Each object is read once, oldest first, also after a restart with other parameters; later versions are noted."""
+    """Each object is read once, oldest first, also after a restart with other parameters and Hadoop's
+    name of the scheme; later versions are noted."""
     with running_store() as parameters:
         store = made_bucket("growing", parameters)
 
@@ -353,7 +354,7 @@ def test_a_stream_follows_a_folder_of_a_store(tmp_path: Path) -> None:
         assert statuses() == ([1, 2, 3], [])
         put("b.pcap.gz", compressed(capture(4, 5), ".gz"))
         put("c.pcap", capture(6, 7)[:-3])
-        query.restart(f"s3://growing/today?{parameters.replace('127.0.0.1', 'localhost')}")
+        query.restart(f"s3a://growing/today?{parameters.replace('127.0.0.1', 'localhost')}")
         assert sorted([statuses()[0], statuses()[0]]) == [[4, 5], [6]]
         put("a.pcap", capture(1, 2, 3, 8))
         rows, noted = statuses()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("polars")
 pytest.importorskip("moto")
@@ -21,8 +22,12 @@ from umstack.capture.reading.capture_files import capture_files, copies, total_b
 from umstack.capture.reading.ranges import joined, range_count, walked_range
 from umstack.capture.reading.remote import shown
 from umstack.capture.reading.split import walk
+from umstack.cli import monitor, pipeline
 from umstack.facts.facts import facts_of
 from umstack.facts.points import short_names
+from umstack.pipeline.upload import default_work_folder, is_store
+from umstack.report import make_report
+from umstack.report.errors import ReportError
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +74,39 @@ def test_rows_contain_the_file_name_without_credentials(bucket: tuple[list[Path]
     batch = next(decode(capture_files([uri])[0]))
     assert set(batch.column("capture_file").to_pylist()) == {"s3://captures/today/switch-0001.pcap"}
     assert shown("s3://key:secret@captures/today/a.pcap?region=x") == "s3://captures/today/a.pcap"
+
+
+@pytest.mark.parametrize("scheme", ["s3a", "s3n", "S3A"])
+def test_hadoops_names_of_a_store_name_the_same_files(bucket: tuple[list[Path], str], scheme: str) -> None:
+    """Folders, globs and files are those of s3://, so that a file has one name in rows, streams and work folders."""
+    _, uri = bucket
+    files = capture_files([uri])
+    hadoop, query = uri.replace("s3://", f"{scheme}://"), uri.partition("?")[2]
+    assert capture_files([hadoop]) == files
+    assert capture_files([f"{scheme}://captures/today/*.gz?{query}"]) == files[1:]
+    named = files[0].replace("s3://", f"{scheme}://")
+    assert capture_files([named]) == files[:1]
+    assert shown(named) == shown(files[0])
+    assert facts_of([named]).equals(facts_of(files[:1]))
+    assert default_work_folder(hadoop) == default_work_folder(uri)
+    assert is_store(hadoop)
+
+
+def test_a_url_is_refused_where_a_folder_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path of that name would be a new folder in the current one."""
+    capture = str(generate(tmp_path / "switch.pcap", 100, Traffic(seed=1)).path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ReportError, match="s3://bucket/out is a URL"):
+        make_report([capture], "s3a://bucket/out?region=x")
+    for command, *arguments in (
+        (monitor.command, "--parquet", "s3a://bucket/out"),
+        (monitor.command, "--checkpoint", "hdfs://head/out"),
+        (pipeline.command, "--tables", "s3://bucket/tables", "--work", "s3://bucket/work"),
+    ):
+        refused = CliRunner().invoke(command, [str(tmp_path), *arguments])
+        assert refused.exit_code == 2
+        assert "is a URL: name a folder of a file system" in " ".join(refused.output.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["switch.pcap"]
 
 
 def test_a_missing_capture_is_reported(bucket: tuple[list[Path], str]) -> None:

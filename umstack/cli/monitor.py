@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from umstack.cli.interruption import INTERRUPTED_STATUS, stoppable, terminable
-from umstack.cli.stack_options import HARDWARE_TIMES_OPTION, JSON_OPTION
+from umstack.cli.stack_options import HARDWARE_TIMES_OPTION, JSON_OPTION, LocalFolder
 from umstack.errors import Unsupported
 
 _EXAMPLES = """\b
@@ -21,7 +21,7 @@ Examples:
   umstack monitor captures/ --prometheus-port 9464
   umstack monitor captures/ --once --json
 """
-_FOLDER = click.Path(file_okay=False, path_type=Path)
+_FOLDER = LocalFolder(path_type=Path)
 
 
 @click.command(epilog=_EXAMPLES)

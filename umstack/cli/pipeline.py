@@ -15,7 +15,7 @@ from rich.console import Console
 from umstack.capture.reading.remote import shown
 from umstack.cli.interruption import INTERRUPTED_STATUS, stoppable, terminable
 from umstack.cli.meter import Meter
-from umstack.cli.stack_options import JSON_OPTION
+from umstack.cli.stack_options import JSON_OPTION, LocalFolder
 from umstack.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ Examples:
 )
 @click.option(
     "--work",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=LocalFolder(path_type=Path),
     help="Folder in which the tables of a URL are made.  [default: below ~/.local/state/umstack/tables]",
 )
 @click.option("--once", is_flag=True, help="Process the existing captures and exit.")

@@ -8,6 +8,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
+from umstack.capture.reading.remote import is_remote, shown
 from umstack.config import OPTIONS, Config, OptionValue, Scope, find_option
 from umstack.errors import OptionError
 
@@ -17,6 +18,20 @@ JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JS
 HARDWARE_TIMES_OPTION = click.option(
     "--hardware-times", is_flag=True, help="Use times of switch trailers and ERF records."
 )
+
+class LocalFolder(click.Path):
+    """A folder of a file system. A URL is refused: as a path it would name a new folder in the current one."""
+
+    def __init__(self, **settings: Any) -> None:
+        """Take the settings of click.Path."""
+        super().__init__(file_okay=False, **settings)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        if is_remote(str(value)):
+            self.fail(f"{shown(str(value))} is a URL: name a folder of a file system", param, ctx)
+        return super().convert(value, param, ctx)
+
 
 DRIVER_OPTION = click.option(
     "--driver",

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from umstack.capture.reading.remote import filesystem_of, is_remote, shown
+from umstack.capture.reading.remote import arrow_uri, filesystem_of, is_remote, shown
 from umstack.pipeline.layout import BRONZE, GOLD, SILVER, STATE, UNFINISHED, Layout, Partition, TablesError
 from umstack.pipeline.published import DELTA
 from umstack.pipeline.table_schema import bronze_schemas, schemas
@@ -50,7 +50,7 @@ def is_store(tables: str) -> bool:
     """Return true for the URL of an object store. TablesError for another remote file system."""
     if not is_remote(tables):
         return False
-    if urlsplit(tables).scheme not in _STORES:
+    if urlsplit(arrow_uri(tables)).scheme not in _STORES:
         raise TablesError(
             f"{shown(tables)} cannot hold tables: readers would see incomplete files",
             hint=f"name a folder, or a URL with one of {', '.join(_STORES)}",

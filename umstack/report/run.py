@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from umstack.capture import CaptureError
 from umstack.capture.reading.capture_files import capture_files, total_bytes
-from umstack.capture.reading.remote import shown
+from umstack.capture.reading.remote import is_remote, shown
 from umstack.errors import error_from_path
 from umstack.report.errors import ReportError
 from umstack.report.figures import Figures, figures_of
@@ -198,6 +198,11 @@ def _made(
     analyse: Callable[[Path, _Steps], _Analysed],
 ) -> Report:
     began = time.monotonic()
+    if is_remote(os.fspath(out)):
+        raise ReportError(
+            f"{shown(os.fspath(out))} is a URL",
+            hint="write the report into a folder of a file system, and copy it",
+        )
     folder = Path(out).resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)

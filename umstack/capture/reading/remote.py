@@ -1,7 +1,7 @@
 """Captures on remote file systems: S3, GCS, HDFS and all others that Arrow opens by a URI.
 
 A URI may have connection parameters (`s3://bucket/captures?region=eu-central-1`, or an `endpoint_override`); Arrow
-reads keys from the environment. Displayed URIs have neither.
+reads keys from the environment. Displayed URIs have neither. Hadoop's `s3a://` is read as `s3://`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from umstack.capture.reading.schema import arrow
 _BUFFER_BYTES = 1 << 20
 _RANGE_BYTES = 4 << 20
 _GLOB = frozenset("*?[")
+_HADOOP = {"s3a": "s3", "s3n": "s3"}
+"""Schemes of Hadoop's file systems for stores that Arrow opens by another scheme."""
 
 
 def is_remote(path: str) -> bool:
@@ -27,11 +29,17 @@ def is_remote(path: str) -> bool:
     return bool(separator) and scheme != "file" and scheme.isalnum()
 
 
+def arrow_uri(uri: str) -> str:
+    """Return a URI with Arrow's name of its scheme, so that a file has one name however it is written."""
+    scheme, separator, rest = uri.partition("://")
+    return f"{_HADOOP.get(scheme.lower(), scheme)}{separator}{rest}"
+
+
 def shown(path: str) -> str:
     """Return a path without connection parameters and keys."""
     if not is_remote(path):
         return path
-    parts = urlsplit(path)
+    parts = urlsplit(arrow_uri(path))
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
@@ -45,6 +53,7 @@ class Version(NamedTuple):
 def remote_files(uri: str, is_capture: Any) -> dict[str, Version]:
     """Return the URIs of the files that a URI names: the file itself, or those in a folder or matching a glob in its
     last part, recursively, whose names satisfy `is_capture`."""
+    uri = arrow_uri(uri)
     last = posixpath.basename(urlsplit(uri).path)
     if _GLOB & set(last):
         folder = with_path(uri, posixpath.dirname(urlsplit(uri).path))
@@ -112,7 +121,7 @@ def filesystem_of(uri: str) -> tuple[Any, str]:
     from pyarrow.fs import FileSystem
 
     try:
-        filesystem, path = FileSystem.from_uri(uri)
+        filesystem, path = FileSystem.from_uri(arrow_uri(uri))
     except (OSError, ValueError) as error:
         raise _unreachable(uri, error) from error
     return filesystem, path
