@@ -638,6 +638,46 @@ def test_an_ignore_interval_that_refused_naks_is_shortened() -> None:
     assert "twice the ignore interval" in backoff["reason"]
 
 
+@pytest.mark.parametrize("is_limited", [False, True])
+def test_the_suppress_interval_becomes_the_ignore_interval(is_limited: bool) -> None:
+    """The wait after an NCF is no back-off, and is suggested to be shorter unless the source limits its rate."""
+    story = refused_story()
+    if is_limited:
+        story.nak(START + 3100 * MS, ONE, 3020)
+        story.ncf(START + 3100 * MS + 100 * US, "RX_DELAY", 3020)
+        story.nak(START + 3900 * MS, ONE, 3020)
+        story.again(START + 3900 * MS + 150 * US, 3020)
+    chosen = asked_for(story)
+    name = "transport_lbtrm_nak_suppress_interval"
+    assert (name in chosen) == (not is_limited)
+    assert chosen["transport_lbtrm_ignore_interval"]["value"] == 160
+    if not is_limited:
+        row = chosen[name]
+        assert (row["value"], row["losses_helped"], row["receivers"]) == (160, 30, [ONE])
+        # The second NAK was refused 150 to 170 ms after the first, and the third came a second after the first.
+        assert row["reason"].endswith("the NAK after an NCF then comes after about 480 ms, not 1000.0")
+
+
+def test_a_single_nak_that_an_ncf_answered_shows_no_round_trip() -> None:
+    """The repair that came long after answered another receiver: the back-off does not depend on it."""
+    story = Story()
+    story.stream(START, MS, 1, 2000)
+    for sqn in range(100, 500, 20):
+        at = START + (sqn + 5) * MS
+        story.nak(at, ONE, sqn)
+        story.again(at + 150 * US, sqn)
+        story.nak(at + 200 * US, TWO, sqn)
+        story.ncf(at + 250 * US, "IGNORED", sqn)
+        story.nak(at + 700 * MS, ONE, sqn)
+        story.again(at + 701 * MS, sqn)
+        for number, receiver in ((sqn + 5, ONE), (sqn + 10, TWO)):
+            story.nak(START + (number + 5) * MS, receiver, number)
+            story.again(START + (number + 5) * MS + 150 * US, number)
+    chosen = asked_for(story)
+    assert chosen["transport_lbtrm_nak_initial_backoff_interval"]["value"] == 1
+    assert chosen["transport_lbtrm_nak_backoff_interval"]["value"] == 2
+
+
 def test_a_nak_refused_for_another_receivers_repair_is_no_reason() -> None:
     """Two receivers lose the same number; the second NAK comes after the repair and is refused, as it should be."""
     story = Story()

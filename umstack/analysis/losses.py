@@ -255,33 +255,66 @@ def request_ns() -> pl.Expr:
     return pl.when(pl.col("repaired_ns") >= pl.col("nak_ns")).then(pl.col("repaired_ns") - pl.col("nak_ns"))
 
 
-def refused_waits(rows: Rare) -> pl.DataFrame:
-    """Return the losses whose second or later NAK the source refused because of its ignore interval: session, receiver,
-    number, and the time since the receiver's NAK before (`wait_ns`).
+def asked(rows: Rare) -> pl.DataFrame:
+    """Return one row per NAK and number: session, receiver, number, and the waits before and after it.
 
-    A NAK for a number that another receiver has just requested is refused by design, and is not returned.
+    `wait_ns` is the time since the receiver's NAK before; null for the first. `ncf_reason` is the reason of the last
+    NCF for the number before the NAK: the receiver may have waited its suppress interval, also if the NCF passed the
+    capture point before the receiver's NAK before. `next_ncf_ns` is the time from the NAK to the next NCF for the
+    number. Both are null if there is none. `is_refused` is true if the source refused the NAK because of its ignore
+    interval. A NAK for a number that another receiver requested during `wait_ns` is refused by design, and does not
+    count as refused.
     """
-    key, time = [*_RECEIVER, "copy", "sqn", "point"], pl.col("time_ns")
-    waited = rows.naks.sort("time_ns").with_columns(before_ns=time.shift().over(key), nak_ns=time)
-    answers = rows.ignored.select(*_COPY, "sqn", "point", "time_ns").sort("time_ns")
-    refused = answers.join_asof(
-        waited.select(*key, "time_ns", "before_ns", "nak_ns"),
+    key, time = [*_RECEIVER, "copy", "sqn"], pl.col("time_ns")
+    seen = [*_COPY, "sqn", "point"]
+    own = _at_best_point(rows).select(*key, "point", "time_ns").unique().sort("time_ns")
+    own = own.with_columns(before_ns=time.shift().over(key), nak_ns=time)
+    answers = rows.refusals.select(*seen, "time_ns", "ncf_reason").sort("time_ns")
+    # An NCF at the time of a NAK answers it: clocks of captures may be coarse.
+    told = own.join_asof(
+        answers,
         on="time_ns",
-        by=[*_COPY, "sqn", "point"],
+        by=seen,
+        allow_exact_matches=False,
         check_sortedness=False,
-    ).with_columns(wait_ns=pl.col("nak_ns") - pl.col("before_ns"))
+    ).join_asof(
+        answers.select(*seen, "time_ns", following_ns="time_ns"),
+        on="time_ns",
+        by=seen,
+        strategy="forward",
+        check_sortedness=False,
+    )
+    answered = answers.filter(pl.col("ncf_reason") == "ignored").join_asof(
+        own, on="time_ns", by=seen, check_sortedness=False
+    )
+    refused = answered.filter(pl.col("before_ns").is_not_null()).select(*key, "before_ns", "nak_ns").unique()
     # A retransmission that another receiver's NAK caused since then may still be on its way.
     others = rows.naks.select(*_COPY, "sqn", other="receiver", other_ns="time_ns")
     by_others = refused.join(others, [*_COPY, "sqn"]).filter(
         (pl.col("other") != pl.col("receiver")) & pl.col("other_ns").is_between("before_ns", "nak_ns")
     )
-    refused = refused.join(by_others, [*key, "nak_ns"], "anti")
+    judged = refused.join(by_others, [*key, "nak_ns"], "anti").select(*key, "nak_ns", is_refused=pl.lit(True))
     return (
-        refused.filter(pl.col("wait_ns").is_not_null())
-        .group_by(*_RECEIVER, "sqn")
-        .agg(pl.col("wait_ns").max())
-        .sort(*_RECEIVER, "sqn")
+        told.join(judged, [*key, "nak_ns"], "left")
+        .sort(*_RECEIVER, "sqn", "nak_ns")
+        .select(
+            *_RECEIVER,
+            "sqn",
+            wait_ns=pl.col("nak_ns") - pl.col("before_ns"),
+            ncf_reason="ncf_reason",
+            next_ncf_ns=pl.col("following_ns") - pl.col("nak_ns"),
+            is_refused=pl.col("is_refused").fill_null(False),
+        )
     )
+
+
+def _at_best_point(rows: Rare) -> pl.DataFrame:
+    """Return the NAKs of each receiver as the point saw them that saw the most of them."""
+    counts = rows.naks.group_by(*_RECEIVER, "point").agg(requests=pl.len())
+    best = (
+        counts.sort("requests", "point").group_by(*_RECEIVER, maintain_order=True).agg(pl.col("point").last())
+    )
+    return rows.naks.join(best, [*_RECEIVER, "point"], "semi")
 
 
 def recovery_latency(lost: pl.DataFrame) -> pl.DataFrame:
@@ -326,13 +359,9 @@ def recovery_histogram(lost: pl.DataFrame, bins_per_decade: int = 10) -> pl.Data
 
 def nak_storms(rows: Rare) -> pl.DataFrame:
     """Return one row per storm: its span, NAKs, numbers requested and requested again, and its receivers."""
-    counts = rows.naks.group_by(*_RECEIVER, "point").agg(requests=pl.len())
-    best = (
-        counts.sort("requests", "point").group_by(*_RECEIVER, maintain_order=True).agg(pl.col("point").last())
-    )
     # The numbers that a receiver requests at one instant count as one NAK.
     nak_rows = (
-        rows.naks.join(best, [*_RECEIVER, "point"], "semi")
+        _at_best_point(rows)
         .unique([*_RECEIVER, "time_ns", "sqn"], maintain_order=True)
         .with_columns(
             window=pl.col("time_ns") // STORM_NS, place=pl.int_range(pl.len()).over(*_RECEIVER, "time_ns")

@@ -25,20 +25,18 @@ lost at least as often as first sendings."""
 def suggestions(
     lost: pl.DataFrame,
     incidents: pl.DataFrame,
-    latencies: pl.DataFrame,
     rated: pl.DataFrame,
     unicast: pl.DataFrame,
-    refused: pl.DataFrame,
+    asked: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return one row per session and option: the value to set, its unit, the reason, and the receivers it would have
     helped.
 
-    `unicast` contains the sessions of LBT-RU (`losses.unicast_sessions`), whose options have other names; `refused` the
-    NAKs that an ignore interval refused (`losses.refused_waits`).
+    `unicast` contains the sessions of LBT-RU (`losses.unicast_sessions`), whose options have other names; `asked` the
+    NAKs and the waits before and after them (`losses.asked`).
     """
     sent = at_one_point(rated)
-    known = _known(lost, incidents, latencies, sent).join(unicast, list(SESSION), "left")
-    known = known.join(_refusals(refused), list(SESSION), "left")
+    known = _known(lost, incidents, asked, sent).join(unicast, list(SESSION), "left")
     some = pl.col("lost") > 0
     initial = _at_least_one(_ceil((pl.col("burst_ns") + pl.col("usual_trip_ns")) / MS))
     # Back-offs are drawn from half to one and a half times the interval; half of this value is the repair time.
@@ -56,9 +54,14 @@ def suggestions(
     is_lost_again = pl.max_horizontal(pl.col("lost_again") / pl.col("lost"), "loss_share") > _LOST_AGAIN
     premature = repeats & ~is_lost_again.fill_null(False)
     late = (backoff < again_ms).fill_null(False)
-    # The three intervals belong together: a NAK that comes sooner meets the end of a burst and is sent again.
+    # The intervals belong together: a NAK that comes sooner meets the end of a burst and is sent again.
     renewed = sooner | premature | late | ignored.is_not_null()
     half = pl.coalesce(ignored, _at_least_one(_floor(backoff / 2)))
+    # Suppressing NAKs for longer than the source refuses them only delays recovery, unless the source limits its rate.
+    after_ncf_ms = pl.col("ncf_wait_ns") / MS
+    asked_after_ms = half + pl.when(renewed).then(backoff).otherwise(pl.coalesce(again_ms, backoff))
+    resumed = asked_after_ms < after_ncf_ms
+    suppressed = ~pl.col("is_limited").fill_null(False) & resumed.fill_null(renewed)
     longest_trip = _ceil(pl.col("longest_trip_ns") / MS)
     waiting_ms = initial + _BACKOFFS * backoff + _ROUND_TRIPS * longest_trip
     known = _with_window(known.with_columns(waiting_ms=waiting_ms), sent)
@@ -114,6 +117,23 @@ def suggestions(
             renewed,
             "refused",
             "refusing",
+        ),
+        _choice(
+            "nak_suppress_interval",
+            half,
+            "ms",
+            pl.when(resumed)
+            .then(
+                pl.format(
+                    "as long as the source refuses NAKs: the NAK after an NCF then comes after about {} ms, not {}",
+                    asked_after_ms.round(0).cast(pl.Int64),
+                    after_ncf_ms.round(1),
+                )
+            )
+            .otherwise(pl.lit("as long as the source refuses NAKs for a number that it just retransmitted")),
+            suppressed,
+            "suppressed",
+            "suppressing",
         ),
         _choice(
             "transmission_window_size",
@@ -185,21 +205,25 @@ def _receivers(condition: pl.Expr | None = None) -> pl.Expr:
 
 
 def _known(
-    lost: pl.DataFrame, incidents: pl.DataFrame, latencies: pl.DataFrame, sent: pl.DataFrame
+    lost: pl.DataFrame,
+    incidents: pl.DataFrame,
+    asked: pl.DataFrame,
+    sent: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return one row per session with the inputs of all rules."""
     key, trip, naks = list(SESSION), request_ns(), pl.col("naks")
+    loss = [*SESSION, "receiver", "sqn"]
     open_still = pl.col("repaired_ns").is_null()
-    answered = pl.when(naks == 1).then(trip)
+    # A wait that includes a lost retransmission or a refused NAK is no time of the path.
+    of_first = asked.filter(pl.col("wait_ns").is_null()).group_by(loss).agg(pl.col("next_ncf_ns").min())
+    is_answered = (naks == 1) & (trip < pl.col("next_ncf_ns")).fill_null(True)
+    answered = pl.when(is_answered).then(trip)
     # A recovery that took longer than those with one NAK lost a retransmission, too.
     usual = answered.quantile(0.99, "equiprobable").over(key)
-    is_lost_again = (naks > 1) & (trip > usual)
-    marked = lost.with_columns(
-        retry_wait_ns=pl.when(is_lost_again).then(trip / (naks - 1)),
-    )
+    is_lost_again = ((naks > 1) & (trip > usual)).fill_null(False)
+    marked = lost.join(of_first, loss, "left").with_columns(is_lost_again=is_lost_again)
     about = marked.group_by(key).agg(
-        pl.col("retry_wait_ns").median(),
-        lost_again=pl.col("retry_wait_ns").count().cast(pl.Int64),
+        lost_again=pl.col("is_lost_again").sum().cast(pl.Int64),
         lost=pl.len().cast(pl.Int64),
         asked_again=(naks > 1).sum().cast(pl.Int64),
         repeats=pl.max_horizontal(naks - 1, pl.lit(0, pl.Int64)).sum(),
@@ -208,16 +232,22 @@ def _known(
         repeating=_receivers(naks > 1),
         unrepairing=_receivers(open_still),
         longest_trip_ns=pl.coalesce(answered.max(), trip.max()),
-        # A wait that includes a lost retransmission or a refused NAK is no time of the path.
         repair_ns=pl.coalesce(answered.quantile(0.99, "equiprobable").cast(pl.Int64), trip.max()),
     )
     in_bursts = incidents.filter(pl.col("cause") == "burst")
     burst = in_bursts.group_by(key).agg(
         burst_ns=pl.col("longest_run_ns").max(), burst_lost=pl.col("lost").sum(), bursting=_receivers()
     )
-    waits = latencies.group_by(key).agg(usual_trip_ns=pl.col("request_p50").max())
+    usual_of_receiver = [one.quantile(0.5, "equiprobable") for one in (answered, trip)]
+    waits = (
+        marked.group_by(*key, "receiver")
+        .agg(usual_trip_ns=pl.coalesce(usual_of_receiver))
+        .group_by(key)
+        .agg(pl.col("usual_trip_ns").max())
+    )
     whole = about
-    for more in (burst, waits, _first_waits(lost), _volumes(sent), _lossy_rates(in_bursts, sent)):
+    of_repeats = _repeat_waits(asked, marked.filter("is_lost_again"))
+    for more in (burst, waits, _first_waits(lost), of_repeats, _volumes(sent), _lossy_rates(in_bursts, sent)):
         whole = whole.join(more, key, "left")
     per_receiver = pl.col("lost") / pl.max_horizontal(pl.col("losing").list.len(), pl.lit(1))
     whole = whole.with_columns(loss_share=per_receiver / pl.col("datagrams"))
@@ -233,13 +263,29 @@ def _first_waits(lost: pl.DataFrame) -> pl.DataFrame:
     return by_nak.group_by(list(SESSION)).agg(pl.col("first_wait_ns").median())
 
 
-def _refusals(refused: pl.DataFrame) -> pl.DataFrame:
-    """Return by session how long receivers usually waited for a next NAK that was refused, and which losses it was."""
-    return refused.group_by(list(SESSION)).agg(
-        refused_wait_ns=pl.col("wait_ns").quantile(0.5, "equiprobable"),
-        refused=pl.len().cast(pl.Int64),
-        refusing=_receivers(),
+def _repeat_waits(asked: pl.DataFrame, lost_again: pl.DataFrame) -> pl.DataFrame:
+    """Return by session how long receivers usually waited before they repeated a NAK: before one that was refused, for
+    a lost retransmission, and at most for a number after its first NCF. Only the last contains a suppress interval."""
+    wait, loss = pl.col("wait_ns"), [*SESSION, "receiver", "sqn"]
+    is_backoff = wait.is_not_null() & pl.col("ncf_reason").is_null()
+    after_ncf = wait.is_not_null() & pl.col("ncf_reason").is_not_null()
+    retries = asked.filter(is_backoff).join(lost_again, loss, "semi")
+    of_losses = asked.group_by(loss).agg(
+        refused_ns=wait.filter(is_backoff & pl.col("is_refused")).max(),
+        ncf_wait_ns=wait.filter(after_ncf).max(),
+        is_limited=(pl.col("ncf_reason") != "ignored").any(),
     )
+    refused, suppressed = pl.col("refused_ns"), pl.col("ncf_wait_ns")
+    usual = of_losses.group_by(list(SESSION)).agg(
+        refused_wait_ns=refused.quantile(0.5, "equiprobable"),
+        refused=refused.count().cast(pl.Int64),
+        refusing=_receivers(refused.is_not_null()),
+        ncf_wait_ns=suppressed.median(),
+        suppressed=suppressed.count().cast(pl.Int64),
+        suppressing=_receivers(suppressed.is_not_null()),
+        is_limited=pl.col("is_limited").any(),
+    )
+    return usual.join(retries.group_by(list(SESSION)).agg(retry_wait_ns=wait.median()), list(SESSION), "left")
 
 
 def _with_window(known: pl.DataFrame, sent: pl.DataFrame) -> pl.DataFrame:

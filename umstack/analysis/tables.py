@@ -73,9 +73,7 @@ def tables_of_part(facts: Facts, mtu: int = 1500) -> Tables:
     )
     unicast = losses.unicast_sessions(facts)
     steady = traffic.of_a_steady_clock(rates, numbered.everything)
-    made["suggestions"] = suggestions(
-        lost, made["incidents"], made["recovery_latency"], steady, unicast, losses.refused_waits(rare)
-    )
+    made["suggestions"] = suggestions(lost, made["incidents"], steady, unicast, losses.asked(rare))
     return {name: _in_order(numbering.without_lives(table)) for name, table in made.items()}
 
 

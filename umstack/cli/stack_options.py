@@ -19,6 +19,7 @@ HARDWARE_TIMES_OPTION = click.option(
     "--hardware-times", is_flag=True, help="Use times of switch trailers and ERF records."
 )
 
+
 class LocalFolder(click.Path):
     """A folder of a file system. A URL is refused: as a path it would name a new folder in the current one."""
 

@@ -89,7 +89,7 @@ def window_tables(
         return {}
     found |= _judged_by_more(whole, rare, clocks, found[_SESSIONS], found["clients"], span)
     if judged is not None:
-        found |= _recovered(of_window, judged, losses.refused_waits(rare), span)
+        found |= _recovered(of_window, judged, losses.asked(rare), span)
     found["topics"] = _named(found["topics"], names)
     before = span.low_ns - span.window_ns
     spans = found.pop(_SESSIONS)
@@ -173,7 +173,7 @@ def _judged_by_more(
 
 
 def _recovered(
-    of_window: Mapping[int, Facts], judged: Losses, refused: pl.DataFrame, span: Span
+    of_window: Mapping[int, Facts], judged: Losses, asked: pl.DataFrame, span: Span
 ) -> dict[str, pl.DataFrame]:
     """Recovery latencies and suggestions, window by window."""
     waits, helping = [], []
@@ -184,9 +184,9 @@ def _recovered(
         waited = losses.recovery_latency(own)
         facts = of_window.get(at, Facts())
         unicast = losses.unicast_sessions(facts)
-        of_own = refused.join(own, [*SESSION, "receiver", "sqn"], "semi")
+        of_own = asked.join(own, [*SESSION, "receiver", "sqn"], "semi")
         incidents = happened.filter(pl.col(WINDOW) == at)
-        helps = suggestions(own, incidents, waited, once.rates(facts), unicast, of_own)
+        helps = suggestions(own, incidents, once.rates(facts), unicast, of_own)
         waits.append(waited.with_columns(pl.lit(at, pl.Int64).alias(WINDOW)))
         helping.append(helps.with_columns(pl.lit(at, pl.Int64).alias(WINDOW)))
     return {"recovery_latency": pl.concat(waits), "suggestions": pl.concat(helping)} if waits else {}

@@ -68,6 +68,7 @@ REMEDIES = {
 GAINS = {
     "_nak_initial_backoff_interval": "are requested sooner",
     "_nak_backoff_interval": "need fewer or earlier repeated NAKs",
+    "_nak_suppress_interval": "are requested again sooner after an NCF",
     "_ignore_interval": "are not refused a retransmission",
     "_transmission_window_size": "can still be retransmitted",
     "_data_rate_limit": "are avoided",

@@ -557,8 +557,8 @@ def _suggestions(summary: Summary) -> Iterator[Finding]:
     # An option that would have helped no loss is in the table only.
     useful = [row for row in summary["suggestions"] if row["losses_helped"]]
     shown = useful[:_NAMED]
-    # A back-off without the ignore interval that goes with it would be bad advice, and so would the reverse.
-    together = ("_nak_backoff_interval", "_ignore_interval")
+    # A back-off without the other intervals that go with it would be bad advice, and so would the reverse.
+    together = ("_nak_backoff_interval", "_ignore_interval", "_nak_suppress_interval")
     sessions = [(row["publisher"], row["session_id"]) for row in shown if row["option"].endswith(together)]
     pairs = [
         row

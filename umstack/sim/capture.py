@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
 
@@ -100,9 +101,12 @@ def _seen_at(datagram: Datagram) -> Iterator[tuple[int, Any]]:
         yield datagram.receiver, lib.UM_PCAPNG_INBOUND
 
 
+_parsed = lru_cache(1024)(ip_address)
+
+
 def _headers(datagram: Datagram, number: int) -> bytes:
     """Return the Ethernet, IP and UDP headers with correct checksums."""
-    source, destination = (ip_address(host) for host, _ in (datagram.source, datagram.destination))
+    source, destination = (_parsed(host) for host, _ in (datagram.source, datagram.destination))
     last, is_ipv6 = int(destination) & 0xFFFFFFFF, destination.version == 6
     if not destination.is_multicast:
         to_mac = _MAC.pack(b"\x02\x00", last)
