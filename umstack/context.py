@@ -9,8 +9,9 @@ import errno
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Unpack, overload
@@ -198,6 +199,7 @@ class Context(AsyncClosing):
             self._core.responder = self._requests.responder
             self._resolver = self._open_resolver()
             undo.callback(self._resolver.close)
+            self._engine.on_unmapped = partial(_try_again, self._resolver)
             self._follower = InterfaceFollower(
                 found,
                 self._on_mtu,
@@ -1162,6 +1164,12 @@ class Context(AsyncClosing):
 
     def __repr__(self) -> str:
         return f"<Context {self.interface.name} {self.options.operational_mode} {self.link}>"
+
+
+def _try_again(resolver: Resolver, address: TransportAddress) -> None:
+    """Make topic resolution report the sources of a session that could not be joined when they are advertised again."""
+    with suppress(UmError):  # it is closed
+        resolver.forget_sessions([address])
 
 
 __all__ = ["Context"]

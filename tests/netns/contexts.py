@@ -7,11 +7,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
+from tests.unit.store_thread import SETTINGS
 from tests.waiting import collect
 from umstack import Context, Receiver, Source
 from umstack.lab import Host
+from umstack.store.server import StoreServer
 
 UNLIMITED = {"transport_lbtrm_data_rate_limit": 0, "transport_lbtrm_retransmit_rate_limit": 0}
 
@@ -47,6 +50,20 @@ def members(*hosts: Host, **options: Any) -> Iterator[list[Member]]:
             made.append(Member(host, **options))
             stack.callback(made[-1].context.close)
         yield made
+
+
+@contextmanager
+def store_on(member: Member, directory: Path) -> Iterator[StoreServer]:
+    """Run a Store on a member's host."""
+    host = member.host
+    with host.call(lambda: StoreServer(member.context, directory, (host.address, 0), SETTINGS)) as store:
+        thread = threading.Thread(target=lambda: host.call(store.serve))
+        thread.start()
+        try:
+            yield store
+        finally:
+            store.stop()
+            thread.join()
 
 
 def numbered(count: int, size: int) -> list[bytes]:

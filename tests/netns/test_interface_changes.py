@@ -184,6 +184,24 @@ def test_an_address_that_returns_is_no_error(make_lab: MakeLab, caplog: pytest.L
     assert len(errors()) == 2
 
 
+def test_a_source_found_while_the_address_is_gone_is_received_later(
+    make_lab: MakeLab, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A socket of LBT-RU needs the address. The failure is a record without a traceback."""
+    lab = make_lab(hosts=2)
+    host = lab.hosts[1]
+    with members(*lab.hosts) as (publisher, moving), moving.receiver("late") as receiver:
+        changed(host, lambda route: route.flush_addr(index=index_of(route, "eth0")))
+        with publisher.source("late", transport="lbtru") as source:
+            wait_for(lambda: "it is tried again" in caplog.text, "the record", 10)
+            changed(host, lambda route: add_address(route, "eth0", host.address))
+            host.link_up()  # its route for multicast went with the address
+            source.wait_connected(timeout=20)
+            source.send(b"late", flush=True)
+            assert collect(receiver, 1)[0].data == b"late"
+    assert "Traceback" not in caplog.text
+
+
 def test_an_interface_that_is_gone_is_named(make_lab: MakeLab, caplog: pytest.LogCaptureFixture) -> None:
     """An interface that is removed, or moved to another namespace, causes an error record with its name."""
     lab = make_lab(hosts=2)

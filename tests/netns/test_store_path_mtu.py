@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.netns.contexts import Member, members
-from tests.unit.store_thread import SETTINGS
+from tests.netns.contexts import members, store_on
 from tests.waiting import collect
 from umstack.lab import Host, Lab
 from umstack.persistence.messages import data_of
 from umstack.store.repository.verification import dump
-from umstack.store.server import StoreServer
 
 MakeLab = Callable[..., Lab]
 
 JUMBO, ETHERNET = 9000, 1500
 IPV6_MINIMUM, IPV4_MINIMUM = 1280, 576
 EACH = 20
-
-
-@contextmanager
-def _store_on(member: Member, directory: Path) -> Iterator[StoreServer]:
-    """Run a Store on a member's host."""
-    host = member.host
-    with host.call(lambda: StoreServer(member.context, directory, (host.address, 0), SETTINGS)) as store:
-        thread = threading.Thread(target=lambda: host.call(store.serve))
-        thread.start()
-        try:
-            yield store
-        finally:
-            store.stop()
-            thread.join()
 
 
 def _shrink_path(hosts: list[Host], mtu: int) -> None:
@@ -71,7 +53,7 @@ def test_the_longest_message_stays_one_message_when_the_path_shrinks(
 ) -> None:
     """UP-9: the promised length holds while the source lives. Store and subscriber get each message whole, once."""
     lab = make_lab(hosts=2, mtu=before, segmentation="real")
-    with members(*lab.hosts) as (publisher, subscriber), _store_on(subscriber, tmp_path) as store:
+    with members(*lab.hosts) as (publisher, subscriber), store_on(subscriber, tmp_path) as store:
         receiver = subscriber.receiver("kept")
         source = publisher.host.call(
             lambda: publisher.context.source(

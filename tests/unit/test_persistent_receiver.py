@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.unit.loopback import open_context
 from tests.unit.store_thread import PausedStore, running_store
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Message
+from umstack._engine.subscription import Subscription
 from umstack.context import Context
 from umstack.errors import InvalidArgument, OptionError
 from umstack.persistent_receiver import PersistentReceiver
@@ -74,6 +76,29 @@ def test_a_restarted_source_is_one_stream_to_its_receivers(
                 assert source.send_many(_numbers(100 * life, 100 * life + 100), flush=True) == 100
             received += [message.sequence_number for message in collect(receiver, 100)]
     assert received == list(range(300))
+
+
+def test_a_source_that_cannot_be_joined_at_first_is_received_from_where_it_was(
+    stores: list[PausedStore],
+    context: Context,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An interface may have no address for a moment: that is a record, and the next advertisement tries again."""
+    map_late, results = Subscription.map_late, [(-errno.EADDRNOTAVAIL, None)] * 2
+    with open_context() as publishing, _publish(publishing, stores) as source:
+        source.send_many(_numbers(0, 100), flush=True)
+        assert source.wait_stable(SECONDS)
+        with open_context() as former, former.receiver("orders", session_id="risk3") as receiver:
+            assert [receiver.receive(timeout=SECONDS) for _ in range(40)] == _numbers(0, 40)
+        monkeypatch.setattr(
+            Subscription, "map_late", lambda *arguments: results.pop() if results else map_late(*arguments)
+        )
+        with context.receiver("orders", session_id="risk3") as receiver:
+            assert _payloads(receiver, 60) == _numbers(40, 100)
+    assert not results
+    assert "it is tried again" in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 def test_messages_that_were_not_acknowledged_come_again(stores: list[PausedStore], context: Context) -> None:

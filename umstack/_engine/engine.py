@@ -42,7 +42,7 @@ from umstack._engine.transport_address import (
 )
 from umstack._engine.waiting import SEQUENTIAL_SLICE_NS, SLICE_NS, timeout_ns
 from umstack.config import ContextOptions, LintWarning, ReceiverOptions, lint_datagram_size
-from umstack.errors import InterfaceError, OptionError
+from umstack.errors import InterfaceError, OptionError, UmError
 from umstack.repeated_records import RepeatedRecords
 from umstack.sizing import udp_payload_bytes
 from umstack_xdp.modes import Mode, Wanted
@@ -112,6 +112,7 @@ class Engine:
         "is_sequential",
         "keyring",
         "link",
+        "on_unmapped",
         "registry",
         "sessions",
         "slice_ns",
@@ -144,6 +145,8 @@ class Engine:
         self.dispatch: Dispatch = (
             DonatedDispatch() if self.is_sequential else DispatchThreads(self._wait_readable)
         )
+        self.on_unmapped: Callable[[TransportAddress], None] = lambda _address: None
+        """Called with the session of a source that could not be mapped."""
         self._duty_cycle = DutyCycle(duty_work)
         _open_engines.add(self)
 
@@ -183,8 +186,11 @@ class Engine:
         *,
         is_taken: Callable[[Subscription, Any], bool] | None = None,
         start: MappedStart | None = None,
-    ) -> None:
+    ) -> bool:
         """Map a source that topic resolution found to the receivers of its topic, or note a new advertiser.
+
+        Returns false if a receiver cannot be mapped now, for example because the interface has lost its address. That
+        is logged and reported to `on_unmapped`.
 
         `request_port` accepts requests for the messages that the source retains. `join_late` is called with each
         subscription that fetches some of them first, and its session. `advertiser` is the address that advertised the
@@ -194,7 +200,8 @@ class Engine:
         name = transport_name(address)
         group = address.group if isinstance(address, LbtrmAddress) else None
         if not self._can_join(topic, address, advertiser):
-            return
+            return True
+        is_mapped = True
         wanting = [
             one
             for one in self.registry.parts_of_topic(Subscription, topic)
@@ -228,24 +235,35 @@ class Engine:
                     name,
                     ", ".join(ignored),
                 )
-            if result == -errno.ENOSPC:
-                _records.write(
-                    "full", logging.WARNING, "no space to receive %s: every session there is receives", name
-                )
-            elif result == -errno.EKEYREJECTED:
-                _records.write(
-                    "keys", logging.WARNING, "%s is not received: other topics of it have other keys", name
-                )
-            elif result not in (
-                0,
-                -errno.EEXIST,
-                lib.UM_CLOSED,
-            ):  # -EEXIST: mapped already; UM_CLOSED: closing
-                core.check(result, f"joining {name} for {topic!r}")
+            is_mapped &= self._note_result(result, topic, name)
         # Steer again: before the join, another thread may have steered only the groups joined by then.
         self.steer()
         if isinstance(address, LbtruAddress):
             self._warn_of_ephemeral_ports()
+        if not is_mapped:
+            self.on_unmapped(address)
+        return is_mapped
+
+    def _note_result(self, result: int, topic: str, name: str) -> bool:
+        """Log why a source was not mapped. Return false if the next attempt may succeed."""
+        if result in (0, -errno.EEXIST, lib.UM_CLOSED):  # -EEXIST: mapped already; UM_CLOSED: closing
+            return True
+        if result == -errno.ENOSPC:
+            _records.write(
+                "full", logging.WARNING, "no space to receive %s: every session there is receives", name
+            )
+            return True
+        if result == -errno.EKEYREJECTED:
+            _records.write(
+                "keys", logging.WARNING, "%s is not received: other topics of it have other keys", name
+            )
+            return True
+        try:
+            self.core.check(result, f"joining {name} for {topic!r}")
+        except UmError as error:
+            text = "%s; it is tried again when the source is advertised again"
+            _records.write(("unmapped", name), logging.ERROR, text, error)
+        return False
 
     def _can_join(self, topic: str, address: TransportAddress, advertiser: str) -> bool:
         """Return true if sources of the session can be received here and the options allow it."""

@@ -79,6 +79,8 @@ class StoreRegistration:
             source.topic, session_id, source.transport, source.topic_index, source.stores
         )
         self.is_open = True
+        self.wanted_sqn: int | None = None
+        """The first message to deliver, if the source could not be mapped at its start."""
         self._on_start: Callable[[StoreRegistration, int], None] | None = on_start
         self._links = [
             StoreLink(endpoint, selector, partial(self._on_ready, at), _STREAM_BYTES, _RETRY_NS)
@@ -311,7 +313,7 @@ class StoreRegistrations:
         known = self._by_name.get(key)
         if known is not None:
             if known is self._registrations.get(key) and known.side.start_sqn is not None:
-                self._start(known, None)
+                self._start(known, known.wanted_sqn)
             return
         registration = StoreRegistration(subscription, session_id, source, selector, self._on_start)
         self._registrations[key] = self._by_name[key] = registration
@@ -344,7 +346,7 @@ class StoreRegistrations:
         def join(subscription: Subscription, session: Any, mapping: LateMapping) -> None:
             self._recovery.join(subscription, session, source.topic_index, mapping, registration)
 
-        self._engine.map_source(
+        is_mapped = self._engine.map_source(
             source.topic,
             source.topic_index,
             source.address,
@@ -353,6 +355,7 @@ class StoreRegistrations:
             source.advertiser,
             start=MappedStart(registration.subscription, start_sqn),
         )
+        registration.wanted_sqn = None if is_mapped else start_sqn
 
     def _run(self, now_ns: int) -> int | None:
         if now_ns >= self._due_ns:
