@@ -23,7 +23,7 @@ _TOPICS = tuple(f"chaos/{letter}" for letter in "abcdef")
 _TRANSPORTS = ("lbtrm", "lbtrm", "lbtrm", "lbtru", "tcp")
 _KEPT_BURSTS = 9000
 """Bursts of the persistent source in a run, on average at most: a Store keeps 100 MiB of a source, these are 60."""
-_CALM_AT_END = 0.1
+CALM_AT_END = 0.1
 """Part of the run without new faults, at its end."""
 
 
@@ -230,7 +230,7 @@ def _faults(
     has_keys: bool,
 ) -> list[Fault]:
     """Faults at random times; no two of one kind overlap at one target, and none ends after the calm begins."""
-    limit = seconds * (1 - _CALM_AT_END)
+    limit = seconds * (1 - CALM_AT_END)
     names = [process.name for process in processes]
     hosts_of = {process.name: process.host for process in processes} | {"driver": DRIVER_HOST}
     made: list[Fault] = []
@@ -284,7 +284,7 @@ def _store_faults(draw: random.Random, seconds: float, stores: tuple[str, ...]) 
     In half of the runs with three Stores one of them is wiped in the last third. Their source is restarted only in the
     first third, because an empty Store does not know how far its numbers had come (docs/store.md).
     """
-    limit = seconds * (1 - _CALM_AT_END)
+    limit = seconds * (1 - CALM_AT_END)
     hosts = [str(SERVICE_HOST), str(STORE_CLIENT_HOST)]
     kinds: list[tuple[str, list[str]]] = [
         ("lossy", hosts),
