@@ -62,6 +62,10 @@ class StoreHost:
     state: ClientState
     side: StoreSide | None = None
     restart_ns: int = 0
+    read: dict[int, set[int]] = field(default_factory=dict)
+    """By session id of a reader, the numbers that it got from this Store."""
+    acknowledged: dict[int, int] = field(default_factory=dict)
+    """By session id of a reader, the highest number that it acknowledged."""
 
 
 def split(data: bytes) -> list[bytes]:
@@ -109,6 +113,8 @@ class Simulation:
         self.reader_link: Link | None = None
         self.reader_next: int | None = None
         self.read_count = 0
+        self.lost_count = 0
+        """Ranges that readers skipped."""
         self.forged_count = 0
         self._links = 0
         self.hosts = [StoreHost(self._disk(), ClientState(None)) for _ in range(_STORES)]
@@ -234,6 +240,7 @@ class Simulation:
             self._stop_store(number)
             self.replaced = self.hosts[number]
             self.replaced.disk, self.replaced.state = self._disk(), ClientState(None)
+            self.replaced.read, self.replaced.acknowledged = {}, {}
         elif kind < 0.03 and self.source_links:
             self._cut_source(self.random.choice(list(self.source_links)))
         elif kind < 0.035:
@@ -362,7 +369,9 @@ class Simulation:
         link.to_store.extend(split(reader.take_output()))
         self._carry_to_store(link)
         for _ in range(min(self.random.randrange(60), len(link.to_client))):
-            reader.received(link.to_client.popleft())
+            reader.received(link.to_client.popleft(), self.now_ns)
+        reader.tick(self.now_ns)
+        host = self.hosts[link.store]
         for message in reader.take_messages():
             sqn = self._true(message.sqn)
             if self.reader_next is not None and sqn < self.reader_next:
@@ -370,8 +379,11 @@ class Simulation:
             self.reader_next = sqn + 1
             self._check_content(sqn, message.data)
             self.read_count += 1
+            host.read.setdefault(reader.session_id, set()).add(sqn)
             if self.random.random() < 0.5:
                 reader.acknowledge(message)
+                host.acknowledged[reader.session_id] = max(sqn, host.acknowledged.get(reader.session_id, 0))
+        self.lost_count += len(reader.take_lost())
         if reader.error not in (None, RegistrationError.SOURCE_NOT_FOUND):
             raise Failed(f"a reader was refused: {reader.error}")
         if reader.is_complete:
@@ -383,6 +395,12 @@ class Simulation:
             raise Failed(f"stable message {sqn} has the content {payload!r} instead of {known[12:]!r}")
         if b"forged" in payload:
             raise Failed(f"forged message {sqn}")
+
+    def _check_read(self, host: StoreHost, sqn: int) -> None:
+        """No reader has acknowledged a number that it did not get, and that its Store holds now."""
+        for session_id, acknowledged in host.acknowledged.items():
+            if self.first_sqn <= sqn <= acknowledged and sqn not in host.read[session_id]:
+                raise Failed(f"message {sqn} was acknowledged by reader {session_id}, which never got it")
 
     # ---- Stores ----
 
@@ -418,8 +436,10 @@ class Simulation:
             for state in host.state.sources():
                 for first, last in host.side.repository.ranges(state.number):
                     for stored in host.side.repository.read(state.number, first, last, 1 << 30):
-                        self._check_content(stored.sqn, stored.message[12:])
-                        held.add(stored.sqn)
+                        if not stored.lost_count:
+                            self._check_content(stored.sqn, stored.message[12:])
+                            self._check_read(host, stored.sqn)
+                            held.add(stored.sqn)
         if missing := sorted(self.stable.keys() - held):
             raise Failed(f"stable and in no Store: {missing[:10]}")
         for number in range(_STORES):
@@ -441,7 +461,7 @@ class Simulation:
             if not answers:
                 break
             for data in answers:
-                reader.received(data)
+                reader.received(data, self.now_ns)
         side.write_consumption()
         side.disconnected(link.number)
         return count

@@ -406,7 +406,9 @@ class PersistentSource:
             self._is_thread_ended = True
         self._wake()
         self._thread.join()
-        for link in self._links:
+        self._side.end()
+        for at, link in enumerate(self._links):
+            self._write(at)
             link.end(0)
         self._selector.close()
         os.close(self._wake_fd)

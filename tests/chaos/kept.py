@@ -64,6 +64,8 @@ def read_store(folder: Path, name: str, report: list[str]) -> dict[int, Stamp]:
         report += [f"damaged: {name}: {segment.name}: {problem}" for problem in segment.problems]
     held: dict[int, Stamp] = {}
     for record in dump(folder):
+        if record.is_lost:
+            continue
         stamp = stamp_of(data_of(record.message).payload) if len(record.message) > HEADER_BYTES else None
         if stamp is None:
             report.append(f"altered: {name}: number {record.sqn}")

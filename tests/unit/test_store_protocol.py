@@ -13,7 +13,7 @@ from tests.store_simulation import Failed, simulate
 from umstack.persistence.messages import extended
 from umstack.persistence.source_side import StabilityRule
 
-_SEEDS = 25
+_SEEDS = 15
 _WRAP = (1 << 32) - 100
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,8 +26,11 @@ from umstack.store.wire import (
 _SPACE = 1 << 32
 _WINDOW = 1024
 """Maximum number of messages requested and not yet answered."""
+RETRY_NS = 200_000_000
+"""Time after which a message that the Store does not have yet is requested again."""
 _INDEX_BITS = 20
 """Lower bits of a request index: those of the sqn. The upper bits are the number of the source."""
+_INDEX_MASK = (1 << _INDEX_BITS) - 1
 
 
 class RecoveredMessage(NamedTuple):
@@ -36,6 +40,15 @@ class RecoveredMessage(NamedTuple):
     """Registration id of its source at the Store."""
     sqn: int
     data: bytes
+
+
+class LostRange(NamedTuple):
+    """Messages that the Store can never get: it has dropped them, or marked them lost."""
+
+    source_reg_id: int
+    """Registration id of their source at the Store."""
+    first_sqn: int
+    last_sqn: int
 
 
 @dataclass(slots=True)
@@ -52,15 +65,17 @@ class _Source:
     asked_sqn: int = 0
     """The next message to request."""
     high_sqn: int = -1
-    waiting: dict[int, bytes | None] = field(default_factory=dict)
-    """Answers ahead of `next_sqn`; None: the Store does not have the message."""
+    waiting: dict[int, bytes | int] = field(default_factory=dict)
+    """Answers from `next_sqn` on: a message, or the end of the lost ones that begin here."""
+    expected: dict[int, int] = field(default_factory=dict)
+    """Messages that the Store does not have yet, and when to request each again."""
 
 
 class ReaderSide:
     """Reads what a Store has of a topic, until the newest message at the time of registration. One thread.
 
-    Messages of one source are returned in the order of their numbers. Numbers that the Store does not have are skipped
-    and counted.
+    Messages of one source are returned in the order of their numbers. One that the Store expects is requested again
+    until it arrives; only those that the Store can never get are skipped, and reported by `take_lost()`.
     """
 
     def __init__(self, topic: str, session_id: int) -> None:
@@ -74,8 +89,7 @@ class ReaderSide:
         self._messages: list[RecoveredMessage] = []
         self.is_confirmed = False
         """The Store has received the acknowledgements before confirm()."""
-        self.missing_count = 0
-        """Numbers between the first and the newest message that the Store does not have."""
+        self._lost: list[LostRange] = []
 
     def take_output(self) -> bytes:
         """Return and forget the bytes to send to the Store."""
@@ -88,6 +102,27 @@ class ReaderSide:
         messages, self._messages = self._messages, []
         self._request()
         return messages
+
+    def take_lost(self) -> list[LostRange]:
+        """Return and forget the messages that were skipped before those of the last `take_messages()`."""
+        lost, self._lost = self._lost, []
+        return lost
+
+    @property
+    def expected(self) -> LostRange | None:
+        """The message for which the reader waits, because the Store does not have it yet."""
+        for source in self._sources.values():
+            if source.next_sqn in source.expected:
+                return LostRange(source.reg_id, source.next_sqn % _SPACE, source.next_sqn % _SPACE)
+        return None
+
+    def tick(self, now_ns: int) -> None:
+        """Request again what the Store did not have a while ago."""
+        for source in self._sources.values():
+            due = [sqn for sqn, at_ns in source.expected.items() if now_ns >= at_ns]
+            for sqn in due:
+                del source.expected[sqn]
+            self._ask(source, due)
 
     @property
     def is_complete(self) -> bool:
@@ -127,7 +162,7 @@ class ReaderSide:
         )
         self._output.append(asked.encode())
 
-    def received(self, message: bytes) -> None:
+    def received(self, message: bytes, now_ns: int) -> None:
         """A message of the Store arrived. Raises MalformedMessage."""
         if message[0] == RECOVERED:
             self._on_recovered(message)
@@ -138,7 +173,7 @@ class ReaderSide:
         elif isinstance(control, RegistrationResponse):
             self._on_response(control)
         elif isinstance(control, RetainedRange):
-            self._on_missing(control)
+            self._on_missing(control, now_ns)
         elif isinstance(control, Keepalive):
             self.is_confirmed = True
 
@@ -199,11 +234,15 @@ class ReaderSide:
             or end == source.asked_sqn
         ):
             return
-        upper, mask = source.index << _INDEX_BITS, (1 << _INDEX_BITS) - 1
-        requests = tuple(
-            RetransmissionRequest(upper | sqn & mask, sqn % _SPACE) for sqn in range(source.asked_sqn, end)
-        )
+        sqns = range(source.asked_sqn, end)
         source.asked_sqn = end
+        self._ask(source, sqns)
+
+    def _ask(self, source: _Source, sqns: Sequence[int]) -> None:
+        if not sqns:
+            return
+        upper = source.index << _INDEX_BITS
+        requests = tuple(RetransmissionRequest(upper | sqn & _INDEX_MASK, sqn % _SPACE) for sqn in sqns)
         asked = RetransmissionRequests(
             transport_index=source.index, source_reg_id=source.reg_id, requests=requests
         )
@@ -214,21 +253,37 @@ class ReaderSide:
         source = self._reading()
         self._take(source, extended(data.sqn, source.next_sqn), data.payload)
 
-    def _on_missing(self, answer: RetainedRange) -> None:
+    def _on_missing(self, answer: RetainedRange, now_ns: int) -> None:
         source = self._source_at(answer.request_index >> _INDEX_BITS)
-        offset = (answer.request_index - source.next_sqn) & (1 << _INDEX_BITS) - 1
-        self._take(source, source.next_sqn + offset, None)
+        distance = (answer.request_index - source.next_sqn) & _INDEX_MASK
+        if distance > _INDEX_MASK >> 1:
+            return  # it was skipped since it was requested
+        sqn = source.next_sqn + distance
+        end = extended(answer.low_sqn, sqn)
+        if end > sqn:
+            self._take(source, sqn, end)
+        elif sqn < source.asked_sqn:
+            source.expected[sqn] = now_ns + RETRY_NS
 
-    def _take(self, source: _Source, sqn: int, data: bytes | None) -> None:
-        if not source.next_sqn <= sqn < source.asked_sqn:
+    def _take(self, source: _Source, sqn: int, answer: bytes | int) -> None:
+        if sqn >= source.asked_sqn:
             raise MalformedMessage(f"an answer for message {sqn}, which was not requested")
-        source.waiting[sqn] = data
-        while source.next_sqn in source.waiting:
-            found = source.waiting.pop(source.next_sqn)
-            if found is None:
-                self.missing_count += 1
+        if sqn >= source.next_sqn:
+            source.waiting[sqn] = answer
+        while (found := source.waiting.pop(source.next_sqn, None)) is not None:
+            if isinstance(found, int):
+                self._skip(source, min(found, source.high_sqn + 1))
             else:
                 self._messages.append(RecoveredMessage(source.reg_id, source.next_sqn % _SPACE, found))
-            source.next_sqn += 1
+                source.next_sqn += 1
         if source.next_sqn > source.high_sqn:
             self._request()
+
+    def _skip(self, source: _Source, end: int) -> None:
+        """Continue behind lost messages."""
+        self._lost.append(LostRange(source.reg_id, source.next_sqn % _SPACE, (end - 1) % _SPACE))
+        for sqn in [sqn for sqn in source.expected if sqn < end]:
+            del source.expected[sqn]
+        for sqn in [sqn for sqn in source.waiting if sqn < end]:
+            del source.waiting[sqn]
+        source.next_sqn, source.asked_sqn = end, max(end, source.asked_sqn)

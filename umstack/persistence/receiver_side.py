@@ -41,8 +41,6 @@ _QUORUM_NS = 1_000_000_000
 _KEEPALIVE_NS = 1_000_000_000
 """Interval of keepalives, which repeat the last acknowledgement."""
 _SILENCE_NS = 10_000_000_000
-MISSING_NS = 3_000_000_000
-"""How long a message must be missing at every Store until it counts as lost: the source repeats it meanwhile."""
 
 
 class _State(enum.Enum):
@@ -76,11 +74,10 @@ class _Wanted:
     """A requested message."""
 
     request_index: int
-    since_ns: int
     tried: set[int] = field(default_factory=set)
-    """Stores that do not have it."""
-    next_held: int | None = None
-    """The lowest later number that one of these Stores has."""
+    """Stores that do not have it now."""
+    lost_until: dict[int, int] = field(default_factory=dict)
+    """By Store that can never get it: the end of the messages that are lost there."""
     retry_ns: int = 0
 
 
@@ -298,7 +295,7 @@ class ReceiverSide:
         for sqn in sqns:
             found = extended(sqn, near)
             if found not in self._wanted:
-                self._wanted[found] = _Wanted(request_index, now_ns)
+                self._wanted[found] = _Wanted(request_index)
                 added.append(found)
         self._ask(added, now_ns)
 
@@ -334,19 +331,26 @@ class ReceiverSide:
         due = [sqn for sqn, wanted in self._wanted.items() if now_ns >= wanted.retry_ns]
         if not due:
             return
-        # Only the oldest is declared lost: the answer covers every number before the next one that a Store has.
-        oldest = min(self._wanted)
-        wanted = self._wanted[oldest]
-        if wanted.next_held is not None and now_ns - wanted.since_ns >= MISSING_NS:
-            end = min(
-                [wanted.next_held, *(sqn for sqn in self._wanted if self._wanted[sqn].next_held is None)]
-            )
+        self._declare_lost()
+        self._ask([sqn for sqn in due if sqn in self._wanted], now_ns)
+
+    def _declare_lost(self) -> None:
+        """Answer that the oldest messages are lost, if a majority of the Stores and every connected one agree.
+
+        Stores that are away may have what the connected ones miss, unless these are a majority: a stable message is
+        held by one of them.
+        """
+        while self._wanted:
+            oldest = min(self._wanted)
+            wanted = self._wanted[oldest]
+            active = {at for at, one in enumerate(self._stores) if one.state is _State.ACTIVE}
+            if len(wanted.lost_until) < self._quorum or not active <= wanted.lost_until.keys():
+                return
+            end = min(wanted.lost_until.values())
             high = max(self._near or 0, end)
             self._answers.append(RetainedRange(end % _SPACE, high % _SPACE, wanted.request_index).encode())
             for sqn in [sqn for sqn in self._wanted if sqn < end]:
                 del self._wanted[sqn]
-            due = [sqn for sqn in due if sqn in self._wanted]
-        self._ask(due, now_ns)
 
     def _on_recovered(self, message: bytes) -> None:
         (sqn,) = _TOPIC_INDEX.unpack_from(message, _SQN_AT)
@@ -363,9 +367,12 @@ class ReceiverSide:
         if wanted is None:
             return
         wanted.tried.add(store)
-        after = extended(answer.low_sqn, sqn)
-        wanted.next_held = after if wanted.next_held is None else min(after, wanted.next_held)
-        self._ask([sqn], now_ns)
+        end = extended(answer.low_sqn, sqn)
+        if end > sqn:
+            wanted.lost_until[store] = end
+            self._declare_lost()
+        if sqn in self._wanted:
+            self._ask([sqn], now_ns)
 
 
-__all__ = ["MISSING_NS", "RETRY_NS", "ReceiverSide"]
+__all__ = ["RETRY_NS", "ReceiverSide"]

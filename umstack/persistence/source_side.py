@@ -306,7 +306,13 @@ class SourceSide:
             reg_id=self._stores[store].reg_id,
             store_index=store,
             needs_response=True,
+            oldest_sqn=next(iter(self._unstable), self.next_sqn) % _SPACE,
         )
+
+    def end(self) -> None:
+        """The source ends: report to its Stores which messages it might still have sent; they expect no others."""
+        for at in self.active_stores:
+            self._stores[at].output.append(self._keepalive(at).encode())
 
     def _on_response(self, store: int, response: RegistrationResponse, now_ns: int) -> None:
         one = self._stores[store]

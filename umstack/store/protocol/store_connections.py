@@ -63,6 +63,7 @@ class Outbox:
             (
                 "messages",
                 "duplicates",
+                "late",
                 "proactive",
                 "acknowledgements",
                 "served",

@@ -9,6 +9,7 @@ from umstack._engine.endpoint import Endpoint
 from umstack.persistence.messages import extended
 from umstack.persistence.source_side import TRANSPORT_NAME
 from umstack.store.protocol.store_connections import Outbox, StoreConnection
+from umstack.store.protocol.store_gaps import StoreGaps
 from umstack.store.repository import DiskFull, Repository, SourceState
 from umstack.store.wire import (
     RECOVERED,
@@ -44,6 +45,7 @@ class StoreReceivers:
         endpoint: Endpoint,
         wall_clock_ns: Callable[[], int],
         outbox: Outbox,
+        gaps: StoreGaps,
         number_of: Callable[[str, int], int | None],
     ) -> None:
         """`number_of` returns the number of the source with a transport session and topic index, if it is connected."""
@@ -52,6 +54,7 @@ class StoreReceivers:
         self._endpoint = endpoint
         self._wall_clock_ns = wall_clock_ns
         self._outbox = outbox
+        self._gaps = gaps
         self._consumed: dict[tuple[int, int], int] = {}
 
     def register(self, one: StoreConnection, wanted: Registration) -> None:
@@ -98,7 +101,7 @@ class StoreReceivers:
         ranges = self._repository.ranges(found.number)
         acknowledged = self._consumed.get((found.number, receiver.registration_id), receiver.acknowledged_sqn)
         high = ranges[-1][1] if ranges else -1
-        low = ranges[0][0] if ranges else 0
+        low = self._gaps.first_sqn(found.number, ranges) if ranges else 0
         if acknowledged is not None:
             low = min(acknowledged + 1, high + 1)
         response = RegistrationResponse(
@@ -196,19 +199,24 @@ class StoreReceivers:
             count += 1
         found = self._repository.read(source, first, first + count - 1, self._outbox.limits.serve_bytes)
         held = {message.sqn: message.message for message in found if not message.lost_count}
-        last = max(held, default=first)
-        while one.requests and one.requests[0][0] == source and first <= one.requests[0][1] <= last:
+        end = max((one.sqn + max(one.lost_count, 1) for one in found), default=first + count)
+        missing: list[tuple[int, int]] = []
+        while one.requests and one.requests[0][0] == source and first <= one.requests[0][1] < end:
             _, sqn, index = one.requests.popleft()
             if sqn in held:
                 self._outbox.counters["served"] += 1
                 self._outbox.put(one, with_type(held[sqn], RECOVERED))
             else:
-                self._answer_missing(one, source, sqn, index)
+                missing.append((sqn, index))
+        if missing:
+            self._answer_missing(one, source, missing)
 
-    def _answer_missing(self, one: StoreConnection, source: int, sqn: int, index: int) -> None:
-        """Report the next message that is held, or the number behind the newest one."""
-        self._outbox.counters["missing"] += 1
+    def _answer_missing(self, one: StoreConnection, source: int, missing: list[tuple[int, int]]) -> None:
+        """Report the next number that is held or expected; it is the requested one if that may still arrive."""
+        self._outbox.counters["missing"] += len(missing)
         ranges = self._repository.ranges(source)
-        high = ranges[-1][1] if ranges else sqn
-        after = next((max(first, sqn + 1) for first, last in ranges if last > sqn), max(high, sqn) + 1)
-        self._outbox.put(one, RetainedRange(after % _SPACE, high % _SPACE, index).encode())
+        begin = self._gaps.begin(source)
+        for sqn, index in missing:
+            high = ranges[-1][1] if ranges else sqn
+            after = self._gaps.lost_until(source, sqn, ranges, begin)
+            self._outbox.put(one, RetainedRange(after % _SPACE, high % _SPACE, index).encode())

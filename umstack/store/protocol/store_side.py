@@ -10,6 +10,7 @@ from umstack.errors import ResourceLimit
 from umstack.persistence.messages import data_of, extended
 from umstack.persistence.source_side import FIRST_SQN_NAME, TRANSPORT_NAME
 from umstack.store.protocol.store_connections import Outbox, StoreConnection, StoreLimits
+from umstack.store.protocol.store_gaps import StoreGaps
 from umstack.store.protocol.store_receivers import StoreReceivers, newest_of
 from umstack.store.repository import (
     Commit,
@@ -33,13 +34,13 @@ from umstack.store.wire import (
     StabilityAck,
     StoreTerms,
     decode,
+    decode_number,
     with_type,
 )
 
 _SPACE = 1 << 32
 SESSIONS_MAX = 65_536
 """Transport sessions of sources that receivers may name; beyond, the oldest is forgotten."""
-_SQN_DIGITS = 10
 _NS_PER_MS = 1_000_000
 
 
@@ -82,11 +83,15 @@ class StoreSide:
         self.counters = self._outbox.counters
         """Numbers of messages and clients, by name."""
         self._wall_clock_ns = wall_clock_ns
+        self._staged: set[tuple[int, int]] = set()
+        """Source number and sqn of messages and markers that wait for a commit."""
+        self._gaps = StoreGaps(repository, wall_clock_ns, self._staged)
         self._receivers = StoreReceivers(
             repository,
             endpoint,
             wall_clock_ns,
             self._outbox,
+            self._gaps,
             lambda transport, topic_index: self._of_session.get((transport, topic_index)),
         )
         self._connections: dict[int, StoreConnection] = {}
@@ -99,8 +104,6 @@ class StoreSide:
         """Also those of sources that ended: receivers that know their advertisements may register still."""
         self._newest: dict[int, int] = {}
         """Newest sqn of each source, staged or committed."""
-        self._staged: set[tuple[int, int]] = set()
-        """Source number and sqn of messages that wait for a commit."""
 
     # Connections
 
@@ -118,6 +121,7 @@ class StoreSide:
             if source.connection == connection:
                 self._detach(source)
                 del self._sources[number]
+                self._gaps.disconnected(number)
 
     def has_registered(self, connection: int) -> bool:
         """Return true if a registration over this connection was accepted."""
@@ -155,6 +159,7 @@ class StoreSide:
     def received(self, connection: int, message: bytes) -> None:
         """A client's message arrived. Raises MalformedMessage: end the connection."""
         one = self._connections[connection]
+        self._gaps.heard(one.sources)
         if message[0] in (MESSAGE, PROACTIVE):
             self._on_proactive(one, message)
             return
@@ -172,8 +177,11 @@ class StoreSide:
             self._receivers.consumed(one, control)
         elif isinstance(control, RetransmissionRequests):
             self._receivers.requested(one, control)
-        elif isinstance(control, Keepalive) and control.needs_response:
-            self._outbox.put(one, self._keepalive(one, control).encode())
+        elif isinstance(control, Keepalive):
+            if control.oldest_sqn is not None:
+                self._on_oldest(one, control)
+            if control.needs_response:
+                self._outbox.put(one, self._keepalive(one, control).encode())
 
     def write_consumption(self) -> None:
         """Write the consumption acknowledgements since the last call; a lost one only causes duplicates."""
@@ -191,8 +199,7 @@ class StoreSide:
             return
         values = {value.name: value.value for value in wanted.configuration}
         first, transport = values.get(FIRST_SQN_NAME, "0"), values.get(TRANSPORT_NAME, "")
-        if not (first.isascii() and first.isdigit() and len(first) <= _SQN_DIGITS):
-            raise MalformedMessage(f"{FIRST_SQN_NAME} is not a number")
+        first_sqn = decode_number(FIRST_SQN_NAME, first) % _SPACE
         known = self.repository.state.sources(wanted.topic)
         is_known = any(state.session_id == wanted.session_id for state in known)
         if not is_known and not transport:
@@ -229,13 +236,17 @@ class StoreSide:
         self._sources[number] = source
         one.sources.add(number)
         one.has_registered = True
-        source.transport, source.first_sqn = transport, int(first) % _SPACE
+        source.transport, source.first_sqn = transport, first_sqn
         if source.transport:
             self._by_transport[source.transport, source.topic_index] = number
             self._of_session.pop((source.transport, source.topic_index), None)
             self._of_session[source.transport, source.topic_index] = number
             if len(self._of_session) > SESSIONS_MAX:
                 del self._of_session[next(iter(self._of_session))]
+            near = self._newest_of(number)
+            self._gaps.registered(
+                number, extended(source.first_sqn, source.first_sqn if near is None else near)
+            )
             self._joining.add(number)
             self._answer_if_joined(source)
         else:
@@ -252,7 +263,7 @@ class StoreSide:
             self._outbox.refuse(one, wanted, RegistrationError.SOURCE_NOT_FOUND)
             return
         source = self._sources[number]
-        newest = self._newest.get(number, newest_of(self.repository, number))
+        newest = self._newest_of(number)
         try:
             self._forget_source(number)
         except DiskFull:
@@ -276,6 +287,7 @@ class StoreSide:
             self.committed(commit)
         self._receivers.forget_source(self._connections.values(), number)
         self._newest.pop(number, None)
+        self._gaps.forget(number)
         source = self._sources.pop(number, None)
         if source is not None:
             self._detach(source)
@@ -352,6 +364,16 @@ class StoreSide:
             flight_size_bytes=self.repository.flight_bytes(len(self._sources)),
         )
 
+    def _on_oldest(self, one: StoreConnection, asked: Keepalive) -> None:
+        """A source reports the oldest message that it may send again."""
+        assert asked.oldest_sqn is not None
+        for number in one.sources:
+            source = self._sources[number]
+            if source.reg_id == asked.reg_id:
+                near = self._newest_of(number)
+                oldest = extended(asked.oldest_sqn % _SPACE, source.first_sqn if near is None else near)
+                self._gaps.keeps_from(number, oldest)
+
     def _keepalive(self, one: StoreConnection, asked: Keepalive) -> Keepalive:
         is_waiting = any(
             number in self._joining and self._sources[number].reg_id == asked.reg_id for number in one.sources
@@ -382,17 +404,16 @@ class StoreSide:
         self._keep(found[0], with_type(message, MESSAGE), None)  # refused: the source repeats it
 
     def _keep(self, number: int, message: bytes, received_ns: int | None) -> bool:
-        near = self._newest.get(number)
-        if near is None:
-            near = newest_of(self.repository, number)
+        near = self._newest_of(number)
         if near is None:
             near = self._sources[number].first_sqn
         sqn = extended(data_of(message).sqn, near)
         if (number, sqn) in self._staged:
             return True
         if self.repository.holds(number, sqn):
-            self._outbox.counters["duplicates"] += 1
-            self._acknowledge(number, [(sqn, sqn)])
+            is_lost = self._gaps.is_marked_lost(number, sqn)
+            self._outbox.counters["late" if is_lost else "duplicates"] += 1
+            self._acknowledge(number, [(sqn, sqn)], is_lost)
             return True
         try:
             self.repository.append(number, sqn, message, received_ns)
@@ -402,6 +423,11 @@ class StoreSide:
         self._staged.add((number, sqn))
         self._outbox.counters["messages"] += 1
         return True
+
+    def _newest_of(self, number: int) -> int | None:
+        """Return the newest sqn of a source, staged or committed."""
+        newest = self._newest.get(number)
+        return newest_of(self.repository, number) if newest is None else newest
 
     def newest_sqns(self) -> dict[int, int]:
         """Return the newest sqn of each source that has messages, by its number."""
@@ -415,15 +441,19 @@ class StoreSide:
         """A commit has reached the durability of the repository: acknowledge its messages."""
         ranges: dict[int, list[tuple[int, int]]] = {}
         for one in commit.ranges:
-            ranges.setdefault(one.source, []).append((one.first_sqn, one.last_sqn))
+            ranges.setdefault(one.source, []).extend(
+                self._gaps.without_marks(one.source, one.first_sqn, one.last_sqn)
+            )
             self._unstage(one)
         for number, found in ranges.items():
-            self._acknowledge(number, found)
+            if found:
+                self._acknowledge(number, found)
 
     def _unstage(self, done: CommittedRange) -> None:
         self._staged.difference_update((done.source, sqn) for sqn in range(done.first_sqn, done.last_sqn + 1))
 
-    def _acknowledge(self, number: int, ranges: list[tuple[int, int]]) -> None:
+    def _acknowledge(self, number: int, ranges: list[tuple[int, int]], is_lost: bool = False) -> None:
+        """Report messages as stable, or as lost to a source that has repeated them too late."""
         source = self._sources.get(number)
         if source is None:
             return
@@ -432,6 +462,7 @@ class StoreSide:
             topic_index=source.topic_index,
             store_index=source.store_index,
             ranges=tuple(SqnRange(first % _SPACE, last % _SPACE) for first, last in _merged(ranges)),
+            is_lost=is_lost,
         )
         self._outbox.counters["acknowledgements"] += 1
         self._outbox.put(self._connections[source.connection], ack.encode())

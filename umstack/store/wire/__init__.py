@@ -56,6 +56,7 @@ from umstack.store.wire.stores import (
     ConfigurationValue,
     StoreEntry,
     StoreGroup,
+    decode_number,
 )
 from umstack.store.wire.stream import Keys, NoKeys, StoreStream
 
@@ -95,6 +96,7 @@ __all__ = [
     "StoreStream",
     "StoreTerms",
     "decode",
+    "decode_number",
     "message_bytes",
     "with_type",
 ]

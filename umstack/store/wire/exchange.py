@@ -17,9 +17,15 @@ from umstack.store.wire.chain import (
 )
 from umstack.store.wire.option_types import OptionType
 from umstack.store.wire.registration import NO_TERMS, StoreTerms, decode_store_index
-from umstack.store.wire.stores import configuration_options
+from umstack.store.wire.stores import (
+    ConfigurationValue,
+    configuration_options,
+    decode_configuration,
+    decode_number,
+)
 
 _NEEDS_RESPONSE, _TOPIC_NOT_SEEN = 0x40, 0x20
+_OLDEST_SQN = "umstack_oldest_sqn"
 
 REQUESTS_MAXIMUM = 2000
 """Maximum number of retransmission requests in one message, so that they fit."""
@@ -47,20 +53,28 @@ class Keepalive:
     has_seen_topic: bool = True
     """From a Store: false if it has not found the source's topic, probably because of a misconfiguration."""
     terms: StoreTerms = NO_TERMS
+    oldest_sqn: int | None = None
+    """From a source: the oldest message that it may send again; the next one if it keeps none. A configuration value,
+    which other implementations ignore."""
 
     def encode(self) -> bytes:
         """Return the control message. Raises struct.error if a value is out of range."""
+        oldest = (
+            () if self.oldest_sqn is None else (ConfigurationValue(_OLDEST_SQN, str(self.oldest_sqn), 1),)
+        )
         flags = self.needs_response * _NEEDS_RESPONSE | (not self.has_seen_topic) * _TOPIC_NOT_SEEN
         body = layout.KEEPALIVE.pack(flags, self.sender, self.transport_index, self.topic_index, self.reg_id)
         return encode_chain([
             Option(OptionType.KEEPALIVE, body),
             Option(OptionType.STORE_ID, layout.STORE_ID.pack(self.store_index)),
-            *configuration_options(self.terms.values(1)),
+            *configuration_options((*self.terms.values(1), *oldest)),
         ])  # fmt: skip
 
     @classmethod
     def decode(cls, received: ReceivedOptions) -> Keepalive:
         """Return the keepalive in these options. Raises MalformedMessage."""
+        values = {value.name: value.value for value in decode_configuration(received)}
+        oldest = values.get(_OLDEST_SQN)
         fields = received.one(OptionType.KEEPALIVE, layout.KEEPALIVE)
         assert fields is not None
         flags, sender, transport_index, topic_index, reg_id = fields
@@ -75,6 +89,7 @@ class Keepalive:
             needs_response=bool(flags & _NEEDS_RESPONSE),
             has_seen_topic=not flags & _TOPIC_NOT_SEEN,
             terms=StoreTerms.of(received),
+            oldest_sqn=None if oldest is None else decode_number(_OLDEST_SQN, oldest),
         )
 
 

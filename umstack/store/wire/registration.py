@@ -26,6 +26,7 @@ from umstack.store.wire.stores import (
     configuration_options,
     decode_configuration,
     decode_groups,
+    decode_number,
     decode_stores,
     group_options,
     instance_option,
@@ -196,12 +197,10 @@ class StoreTerms:
         """Return the terms in the options of a message. Raises MalformedMessage."""
         values = {value.name: value.value for value in decode_configuration(received)}
         flight = values.get(_NAME_FLIGHT)
-        if flight is not None and not (flight.isascii() and flight.isdigit() and len(flight) <= 19):
-            raise MalformedMessage(f"{_NAME_FLIGHT} is not a number")
         return cls(
             durability=values.get(_NAME_DURABILITY, ""),
             is_new=values.get(_NAME_NEW) == "1",
-            flight_size_bytes=None if flight is None else int(flight),
+            flight_size_bytes=None if flight is None else decode_number(_NAME_FLIGHT, flight),
         )
 
 

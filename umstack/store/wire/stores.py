@@ -25,6 +25,7 @@ from umstack.store.wire.option_types import OptionType
 STORE_NAME_MAXIMUM_BYTES = 128
 STORES_MAXIMUM = 64
 """Maximum number of Stores of one source."""
+_NUMBER_DIGITS = 19
 CONFIGURATION_MAXIMUM = 64
 """Maximum number of configuration values in a message."""
 
@@ -179,6 +180,13 @@ def decode_configuration(received: ReceivedOptions) -> tuple[ConfigurationValue,
     return tuple(found)
 
 
+def decode_number(name: str, value: str) -> int:
+    """Return a configuration value that is a number. Raises MalformedMessage."""
+    if not (value.isascii() and value.isdigit() and len(value) <= _NUMBER_DIGITS):
+        raise MalformedMessage(f"{name} is not a number")
+    return int(value)
+
+
 def _configuration_values(data: bytes) -> Iterator[ConfigurationValue]:
     while data:
         name, has_name, rest = data[_SCOPE_BYTES:].partition(b"\0")
@@ -201,6 +209,7 @@ __all__ = [
     "configuration_options",
     "decode_configuration",
     "decode_groups",
+    "decode_number",
     "decode_stores",
     "group_options",
     "instance_option",
