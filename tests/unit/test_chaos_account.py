@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet
 import pytest
 
+from tests.chaos import run as runs
 from tests.chaos.ledger import FRAGMENTS_MAX, Ledger
 from tests.chaos.payloads import payload
-from tests.chaos.plan import make_plan
+from tests.chaos.plan import Fault, make_plan
 from tests.chaos.recorded import check_recording
+from tests.chaos.run import ChaosRun
 from umstack import BurstLoss, EndOfSession, Event, Message, UnrecoverableLoss
 from umstack.sim import SECOND, Kind, Row, Type, World
 
@@ -173,6 +177,26 @@ def test_plans_have_every_fault_and_no_conflict() -> None:
 
 Rows = list[tuple[str, int, int]]
 """Source, topic sequence number and number of recorded messages."""
+
+
+def test_late_faults_do_not_make_a_run_longer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A fault that would begin in the calm at the end of the run is dropped; one that has begun is ended."""
+    faults = tuple(Fault(at, at + 3, "kill", f"at {at:g}") for at in (1.0, 3.0, 4.5, 5.0))
+    run = ChaosRun(replace(make_plan(1, 20), seconds=10, faults=faults), tmp_path)
+    now = [100.0]
+    applied: list[tuple[str, bool]] = []
+
+    def apply(fault: Fault, is_start: bool) -> None:
+        applied.append((fault.target, is_start))
+        now[0] += 7 if fault.target == "at 3" and is_start else 0
+
+    monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(run, "_wait_until", lambda end: now.append(max(now.pop(), end)))
+    monkeypatch.setattr(run, "_apply", apply)
+    run._play()
+    assert applied == [("at 1", True), ("at 3", True), ("at 1", False), ("at 3", False)]
+    assert now == [112.0]
+    assert run.outcome.counts["dropped faults"] == 2
 
 
 def recorded(folder: Path, rows: Rows, lost: Rows) -> list[str]:
