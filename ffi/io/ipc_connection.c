@@ -202,7 +202,6 @@ static void on_welcome(um_ipc_connection *connection, const um_ipc_control *welc
         return;
     }
     connection->state = UM_IPC_ATTACHED;
-    connection->interval_ns = INTERVAL_NS;
     connection->is_armed = false;
     connection->takes_topics = um_ipc_common_version(welcome) >= UM_IPC_VERSION_TOPICS;
     for (um_delivery *d = connection->session->controllers; d != NULL; d = d->next)
@@ -268,8 +267,9 @@ static void on_drained(um_ipc_connection *connection, int64_t now_ns)
         return;
     }
     UM_COUNT(connection->session->counters.disconnects, 1);
+    bool has_failed = connection->interval_ns != INTERVAL_NS; /* since a record was read */
     lose(connection, now_ns);
-    if (connection->state == UM_IPC_WAITING)
+    if (connection->state == UM_IPC_WAITING && !has_failed)
         attach(connection, now_ns); /* refused if the source has died: its session ends now */
 }
 
@@ -290,6 +290,8 @@ static bool fill(um_ipc_connection *connection)
         UM_COUNT(connection->session->counters.log_overruns, read == UM_SHARED_OVERRUN);
     }
     um_message_stream_add(&connection->stream, bytes);
+    if (bytes > 0)
+        connection->interval_ns = INTERVAL_NS;
     UM_COUNT(connection->counters->bytes_received, bytes);
     if (um_shared_reader_release(&connection->reader) && connection->fd >= 0) {
         um_ipc_control wake = um_ipc_control_make(UM_IPC_WAKE, connection->session->config.id.session_id);

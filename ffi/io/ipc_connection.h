@@ -50,11 +50,11 @@ typedef struct um_ipc_connection {
     bool is_armed;           /* the source wakes us by the socket */
     bool takes_topics;       /* attached: the source counts the receivers of each topic */
     bool needs_announcement; /* topics are not reported yet, because the socket was full */
-    int64_t due_ns;     /* waiting: the next attempt; greeting: when it is given up; attached: next check for life */
-    int64_t checked_ns; /* when the socket was last read */
-    int64_t alive_ns;   /* when the source last showed that it lives */
-    int64_t interval_ns;
-    int64_t seen_end;        /* attached: end of the log at the last check for life */
+    int64_t due_ns;      /* waiting: the next attempt; greeting: when it is given up; attached: next check for life */
+    int64_t checked_ns;  /* when the socket was last read */
+    int64_t alive_ns;    /* when the source last showed that it lives */
+    int64_t interval_ns; /* until the next attempt, on average; doubles with each until a record is read */
+    int64_t seen_end;    /* attached: end of the log at the last check for life */
     uint32_t seen_heartbeat; /* the same of the heartbeat */
     um_segment log;
     um_segment page;

@@ -51,7 +51,7 @@ def test_the_longest_message_stays_one_message_when_the_path_shrinks(
     after: int,
     transport: str,
 ) -> None:
-    """UP-9: the promised length holds while the source lives. Store and subscriber get each message whole, once."""
+    """The promised length holds while the source lives. Store and subscriber get each message whole, once."""
     lab = make_lab(hosts=2, mtu=before, segmentation="real")
     with members(*lab.hosts) as (publisher, subscriber), store_on(subscriber, tmp_path) as store:
         receiver = subscriber.receiver("kept")

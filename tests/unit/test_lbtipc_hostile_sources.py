@@ -8,6 +8,7 @@ import os
 import random
 import struct
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -90,6 +91,17 @@ def test_a_hostile_log_is_given_up(receiving: Context, what: str) -> None:
         raw.close()
         rows = collect_events(receiver, 2)
         assert [type(row) for row in rows] == [BeginningOfSession, EndOfSession]
+
+
+def test_a_source_that_welcomes_and_closes_is_asked_ever_less_often(receiving: Context) -> None:
+    """UX-12: it costs its receivers no more than a source that refuses them."""
+    with RawSource(_session_id(), is_source_paced=False) as raw, _follow(receiving, raw, "closes"):
+        began = time.monotonic()
+        attempts = 0
+        while time.monotonic() < began + 1.5:
+            raw.accept().close()
+            attempts += 1
+        assert 3 <= attempts <= 16, attempts
 
 
 def test_an_end_far_ahead_is_a_loss_of_a_source_paced_log(receiving: Context) -> None:
