@@ -623,11 +623,12 @@ static int receive_batch(um_receiving *receiving, um_group *group, int64_t now_n
     um_links *links = receiving->links;
     int count = um_links_receive(links, &group->link, (int)receiving->config.batch);
     for (int i = 0; i < count; i++) {
-        um_node_on_data(&receiving->node, &links->ring.batch[i], now_ns);
-        receiving->pass_datagrams += um_datagrams_in(links->ring.batch[i].length, links->ring.batch[i].segment_length);
+        const um_rx *rx = &links->ring.batch[i];
+        uint32_t datagrams = um_datagrams_in(rx->length, rx->segment_length);
+        receiving->pass_datagrams += datagrams;
+        UM_COUNT(group->link.counters.ring_kernel_path, links->rings != NULL ? datagrams : 0);
+        um_node_on_data(&receiving->node, rx, now_ns);
     }
-    if (count > 0 && links->rings != NULL)
-        UM_COUNT(group->link.counters.ring_kernel_path, count);
     return count;
 }
 

@@ -609,10 +609,14 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_a_program_that_was_taken_off_leaves_the_kernels_path(shared_lab: Lab) -> None:
-    """If the program is detached, data continues over the kernel's sockets, is counted, and the statistics show it."""
+@pytest.mark.parametrize("link", ["xdp", "socket"])
+def test_a_program_that_was_taken_off_leaves_the_kernels_path(shared_lab: Lab, link: str) -> None:
+    """If the program is detached, data continues over the kernel's sockets, is counted, and the statistics show it.
+
+    The kernel joins datagrams (GRO): often those of a socket, and those of rings if another CPU receives them.
+    """
     first, second, _ = shared_lab.hosts
-    with members(first, **RINGS) as (publisher,), members(second, **RINGS) as (subscriber,):
+    with members(first, link=link) as (publisher,), members(second, **RINGS) as (subscriber,):
         exchange(publisher, subscriber, 100, 1000)
         (occupant,) = second.call(lambda: xdp.occupants("eth0"))
         assert occupant.link_id is not None
@@ -620,6 +624,7 @@ def test_a_program_that_was_taken_off_leaves_the_kernels_path(shared_lab: Lab) -
         assert ring_facts(subscriber)["program_attached"] is False
         exchange(publisher, subscriber, 500, 1000)
         wait_for(lambda: subscriber.link("ring_kernel_path") >= 500, "500 datagrams counted")
+        assert link == "xdp" or subscriber.link("gro_receives") > 0
 
 
 def test_what_was_staged_while_the_interface_was_down_leaves_no_frame_behind(make_lab: MakeLab) -> None:
