@@ -738,7 +738,7 @@ class Context(AsyncClosing):
 
     def _on_source(self, topic: str, topic_index: int, address: TransportAddress, advertiser: str) -> None:
         """Topic resolution found a source. With a driver, the driver receives it."""
-        if self._driver is not None:
+        if self._driver is not None or self._resolver.has_withdrawn(topic, topic_index, address):
             return
         topic_options = self._resolver.topic_options(topic, topic_index, address)
         endpoint = endpoint_of(topic_options)

@@ -20,9 +20,10 @@ import pytest
 
 from tests.unit.loopback import OWN_ADDRESSES, collect_events, connect, open_context, payloads
 from tests.waiting import SECONDS, collect, wait_for
-from umstack import Closed, Config, Context, Message
+from umstack import Closed, Config, Context, Message, Receiver, Source
 from umstack.bench.round_trip_ends import RoundTripSpec, ping_in_core, serve_in_core
 from umstack.errors import ConfigError, InterfaceError, OptionError, Unsupported
+from umstack.resolution.service import WITHDRAWN_MAX
 from umstack.telemetry.counters import schema
 from umstack_xdp.interface import find_interface
 
@@ -175,6 +176,40 @@ def test_sequential_mode_does_nothing_by_itself() -> None:
         source.send(b"moves", flush=True)
         assert payloads(collect(receiver, 1)) == [b"moves"]
     assert not _tasks() - threads
+
+
+def test_a_receiver_does_not_find_a_source_of_its_context_that_has_ended() -> None:
+    """The final advertisement is still on its way back to the context: in sequential mode, until it is processed."""
+    with open_context("sequential") as context:
+        former = context.source("ended")
+        deadline = time.monotonic() + SECONDS
+        while "ended" not in context.topics() and time.monotonic() < deadline:
+            context.process_events(0.01)
+        former.close()
+        receiver = context.receiver("ended")
+        assert context.topics() == ["ended"]
+        assert receiver.sources == []
+        latter = context.source("ended")
+        assert [message.data for message in _sent_and_received(context, latter, receiver)] == [b"alive"]
+        assert receiver.sources == [f"{latter.transport}[{latter.topic_index}]"]
+
+
+def _sent_and_received(context: Context, source: Source, receiver: Receiver) -> list[Message]:
+    deadline = time.monotonic() + SECONDS
+    while not receiver.sources and time.monotonic() < deadline:
+        context.process_events(0.01)
+    source.send(b"alive", flush=True)
+    return collect(receiver, 1)
+
+
+def test_the_ended_sources_that_a_context_remembers_are_bounded() -> None:
+    """The oldest is forgotten."""
+    with open_context("sequential") as context, context.source("x") as source:
+        address = source._publication.session.address
+        for number in range(WITHDRAWN_MAX + 1):
+            context._resolver.withdraw("x", number, address)
+        found = [context._resolver.has_withdrawn("x", number, address) for number in range(WITHDRAWN_MAX + 1)]
+        assert found == [False, *[True] * WITHDRAWN_MAX]
 
 
 def test_embedded_mode_has_a_thread() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
@@ -11,12 +12,15 @@ from umstack._engine.transport_address import TransportAddress, transport_name
 from umstack.config import ReceiverOptions, SourceOptions, WildcardReceiverOptions
 from umstack.key_file import Key
 from umstack.resolution.agent import ResolutionAgent, ResolutionInterface
+from umstack.resolution.cache import KnownSource
 from umstack.resolution.codec import WireOption
 from umstack.resolution.pattern import TopicPattern
 from umstack.resolution.topic_name import encode_topic_name
 from umstack_xdp.closing import Closing
 
 _NAMES_REPORTED = 100
+WITHDRAWN_MAX = 1024
+"""Far more than end while their last advertisements are on their way back."""
 
 Command = Callable[[int], None]
 """A call on the agent, with the monotonic time in nanoseconds."""
@@ -30,6 +34,8 @@ class Resolver(Closing):
 
     def __init__(self, agent: ResolutionAgent) -> None:
         self._agent = agent
+        self._withdrawn: dict[KnownSource, None] = {}
+        self._withdrawing = threading.Lock()
 
     @abstractmethod
     def _submit(self, command: Command) -> None:
@@ -54,8 +60,17 @@ class Resolver(Closing):
         return self._agent.machine.topic_options(topic, index, address)
 
     def withdraw(self, topic: str, index: int, address: TransportAddress) -> None:
-        """Stop announcing a source."""
+        """Stop announcing a source. Before its session ends, or receivers of this context may still find it."""
+        with self._withdrawing:
+            self._withdrawn[KnownSource(topic, index, address)] = None
+            if len(self._withdrawn) > WITHDRAWN_MAX:
+                del self._withdrawn[next(iter(self._withdrawn))]
         self._submit(lambda now_ns: self._agent.withdraw(topic, index, address, now_ns))
+
+    def has_withdrawn(self, topic: str, index: int, address: TransportAddress) -> bool:
+        """Return true for a source of this context that has ended a short time ago. The network brings its
+        advertisements back to this context, so topic resolution knows it until the final one arrives."""
+        return KnownSource(topic, index, address) in self._withdrawn
 
     def query(self, topic: str, options: ReceiverOptions) -> None:
         """Look for sources of a topic; known ones are reported immediately or soon, on the agent's thread."""
