@@ -71,6 +71,29 @@ TEST("UM-17 UM-19b UM-22 UM-26", "a message that has waited for the interval is 
     session_close(f);
 }
 
+TEST("UM-19b", "a message that is not published yet is not overdue because an earlier batch was")
+{
+    um_source_session_config config = default_config();
+    fixture *f = session_open(&config);
+    um_source *source = source_open(f, ORDERS, 0);
+    send_text(f, source, "one", 0);
+    um_source_session_tick(f->session, f->now_ns += config.batch_interval_ns);
+    CHECK_EQ(f->session->counters.flushes_interval, 1);
+    um_source_session_tick(f->session, f->now_ns += 2 * config.batch_interval_ns);
+    uint32_t before = f->session->next_sqn;
+    um_source_claim claim;
+    CHECK_EQ(um_source_claim_begin(source, 3, &claim), 0);
+    um_source_session_tick(f->session, f->now_ns += NS_PER_MS);
+    memcpy(claim.payload, "two", 3);
+    CHECK_EQ(um_source_claim_commit(source, &claim, 0, f->now_ns, &f->actions), 1);
+    run_sender(f);
+    CHECK_EQ(f->session->next_sqn, before);
+    um_source_session_tick(f->session, f->now_ns += config.batch_interval_ns);
+    CHECK_EQ(f->session->next_sqn, before + 1);
+    CHECK_EQ(f->session->counters.flushes_interval, 2);
+    session_close(f);
+}
+
 TEST("UM-19c UM-21", "a message that does not fit the datagram flushes the deferred messages")
 {
     um_source_session_config config = default_config();

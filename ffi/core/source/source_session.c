@@ -331,11 +331,16 @@ int um_source_session_send(um_source_session *session, int64_t now_ns, uint32_t 
 /* Flushes once the oldest deferred message has waited for the interval (UM-19b). */
 static int64_t tick_batch(um_source_session *session, int64_t now_ns)
 {
-    int64_t tail = um_log_tail(&session->log);
-    if (tail <= atomic_load_explicit(&session->flush_limit, memory_order_relaxed))
-        return UM_NEVER_NS;
+    bool is_held = um_log_tail(&session->log) > atomic_load_explicit(&session->flush_limit, memory_order_relaxed);
     int64_t due_ns =
         atomic_load_explicit(&session->batch_started_ns, memory_order_relaxed) + session->config.batch_interval_ns;
+    if (!is_held) {
+        /* A message has its place in the log a moment before its batch has a start. Until then the start of a former
+         * batch would make it overdue, so that is forgotten. */
+        if (now_ns >= due_ns)
+            atomic_store_explicit(&session->batch_started_ns, now_ns, memory_order_relaxed);
+        return UM_NEVER_NS;
+    }
     if (now_ns < due_ns)
         return due_ns;
     um_source_flush_all(session);
