@@ -67,10 +67,10 @@ def measure(plan: MonitorPlan, progress: Progress) -> dict[str, Any]:
                 time.sleep(_SETTLE_SECONDS)
                 idle = _cores(watch, lambda: time.sleep(plan.idle_seconds))
                 began = time.time() + _AHEAD_SECONDS
-                source = _generated(base, plan, began)
+                source = generated(base, plan, began)
                 progress(f"feeding {plan.rate:,} datagrams per second")
                 target = base / "captures" / "live.pcap"
-                fed = _cores(watch, lambda: _feed(source, target, began, plan.seconds))
+                fed = _cores(watch, lambda: feed(source, target, began, plan.seconds))
                 time.sleep(_END_SECONDS)
             behind = _behind(base / "out" / "findings", began)
             if process.poll() is not None or not behind:
@@ -119,7 +119,8 @@ def _warm(base: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def _generated(base: Path, plan: MonitorPlan, began: float) -> Path:
+def generated(base: Path, plan: MonitorPlan, began: float) -> Path:
+    """Write a capture with the times of the feed."""
     traffic = Traffic(
         seed=2,
         sessions=2,
@@ -133,7 +134,7 @@ def _generated(base: Path, plan: MonitorPlan, began: float) -> Path:
     return generate(base / "live.pcap", int(plan.rate * plan.seconds), traffic).path
 
 
-def _feed(source: Path, target: Path, began: float, seconds: float) -> None:
+def feed(source: Path, target: Path, began: float, seconds: float) -> None:
     """Write a capture at the rate at which it would have grown."""
     size = source.stat().st_size
     with source.open("rb") as read, target.open("wb", buffering=0) as written:

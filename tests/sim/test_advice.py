@@ -143,8 +143,8 @@ def test_advice_never_makes_recovery_slower(
     compare(Network(delay_ns, **losses), options)
 
 
-def compare(network: Network, options: Intervals) -> None:
-    """Fail if recovery is slower with the advice, or if its stated gain is not the measured one."""
+def compare_times(network: Network, options: Intervals) -> tuple[Outcome, Outcome]:
+    """Fail if recovery is slower with the advice; return the outcomes before and after."""
     chosen = advised(network, options)
     before, after = outcome(network, options), outcome(network, chosen)
     assert len(before.recoveries_ms) > 10
@@ -155,6 +155,12 @@ def compare(network: Network, options: Intervals) -> None:
         (p99, MOST_SLOWER_P99),
     ):
         assert how(after.recoveries_ms) <= most * how(before.recoveries_ms) + 1, (how, chosen)
+    return before, after
+
+
+def compare(network: Network, options: Intervals) -> None:
+    """Fail if recovery is slower with the advice, or if its stated gain is not the measured one."""
+    before, after = compare_times(network, options)
     for row in advice(network, options):
         stated = re.search(r"a first NAK then comes after about (\d+) ms, not ([\d.]+)$", row["reason"])
         if stated is not None:
@@ -202,6 +208,16 @@ def test_waits_after_an_ncf_are_no_back_offs(network: Network, options: Interval
     before, after = outcome(network, options), outcome(network, chosen)
     assert p99(after.recoveries_ms) < 0.6 * p99(before.recoveries_ms)
     assert statistics.mean(after.recoveries_ms) < 0.5 * statistics.mean(before.recoveries_ms)
+
+
+def test_the_usual_repair_counts_if_every_nak_is_repeated_before_it_can_be_answered() -> None:
+    """The slowest repairs include the suppress interval, and say nothing about the path."""
+    network, options = (
+        Network(FAR, loss_ppm=50_000, receivers=1, pace_ns=MS, seed=1091),
+        Intervals(20, 5, 100),
+    )
+    assert advised(network, options).nak_backoff_interval == 20
+    compare_times(network, options)
 
 
 @pytest.mark.parametrize(("delay_ns", "best_ms"), [(NEAR, 1), (FAR, 10)])

@@ -658,6 +658,17 @@ def test_the_suppress_interval_becomes_the_ignore_interval(is_limited: bool) -> 
         assert row["reason"].endswith("the NAK after an NCF then comes after about 480 ms, not 1000.0")
 
 
+def test_a_nak_refused_after_the_suppress_interval_shows_no_back_off() -> None:
+    """Every NAK is refused for 1.5 s: the second refusal comes a second after the first, which is no back-off."""
+    story = refused_story()
+    for packet in [one for one in story.packets if one["packet_type"] == "NCF"]:
+        at = packet["time_ns"] + 900 * MS
+        for number in packet["sqns"]:
+            story.nak(at, ONE, number)
+            story.ncf(at + 100 * US, "IGNORED", number)
+    assert asked_for(story)["transport_lbtrm_ignore_interval"]["value"] == 160
+
+
 def test_a_single_nak_that_an_ncf_answered_shows_no_round_trip() -> None:
     """The repair that came long after answered another receiver: the back-off does not depend on it."""
     story = Story()

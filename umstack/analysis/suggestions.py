@@ -232,7 +232,10 @@ def _known(
         repeating=_receivers(naks > 1),
         unrepairing=_receivers(open_still),
         longest_trip_ns=pl.coalesce(answered.max(), trip.max()),
-        repair_ns=pl.coalesce(answered.quantile(0.99, "equiprobable").cast(pl.Int64), trip.max()),
+        # If receivers repeat every NAK before it can be answered, their usual wait is that of the path.
+        repair_ns=pl.coalesce(
+            answered.quantile(0.99, "equiprobable"), trip.quantile(0.5, "equiprobable")
+        ).cast(pl.Int64),
     )
     in_bursts = incidents.filter(pl.col("cause") == "burst")
     burst = in_bursts.group_by(key).agg(
