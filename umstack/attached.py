@@ -460,6 +460,13 @@ class AttachedReceiver(Receiver):
         """Receive in this process from now on, what topic resolution finds again."""
         self._number = 0
 
+    def _known_sources(self) -> int:
+        """Return how many sources reach it: their logs are attached, and they reach the driver."""
+        attached = super()._known_sources()
+        if not attached or not self._number:
+            return attached
+        return max(0, attached - self._driver.unconnected(self._number))
+
     @property
     def sources(self) -> list[str]:
         """The sources it receives, as `Message.source` names them, in alphabetical order. Raises Closed.

@@ -107,7 +107,9 @@ class PersistentSource:
             self.first_sequence_number = self._await_first(topic, deadline)
             """Number of the first message."""
             unsplit_bytes = datagram_bytes - _HEADERS_BYTES
-            self._source = make_source(self.first_sequence_number, store_topic_options(endpoints), unsplit_bytes)
+            self._source = make_source(
+                self.first_sequence_number, store_topic_options(endpoints), unsplit_bytes
+            )
         except BaseException:
             self._end_thread()
             raise

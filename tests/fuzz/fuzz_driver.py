@@ -30,6 +30,7 @@ _ATTACH = {"do": "attach", "low": VERSION_LOW, "high": VERSION_HIGH, "host": hos
 _MESSAGES = [
     {"do": "receive", "request": 1, "id": 1, "topic": "a", "options": {}},
     {"do": "receive", "request": 2, "id": 2, "topic": "b", "options": {"ordered_delivery": "0"}},
+    {"do": "unconnected", "request": 10, "id": 1},
     {"do": "publish", "request": 3, "id": 3, "topic": "a", "options": {"transport": "lbtrm"}, **_LOG},
     {"do": "publish", "request": 4, "id": 4, "topic": "honest", "options": {}, **_LOG},
     {"do": "state", "request": 5, "id": 3},
@@ -50,6 +51,10 @@ class _Received:
 
     def start(self) -> None:
         """Receive nothing."""
+
+    def unconnected(self) -> int:
+        """Return that the source accepts the driver."""
+        return 0
 
     def sources(self) -> list[SharedSource]:
         """Return one source, whose name is that of the topic."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.loopback import FIXED_PORT, SHARED, open_context
-from tests.unit.ways import MAPS_HERE, alone
+from tests.unit.ways import EVERY_WAY, MAPS_HERE, alone
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Context, NotConnected
 from umstack._engine.subscription import Subscription
@@ -37,6 +37,7 @@ def subscriber() -> Iterator[Context]:
         yield context
 
 
+@EVERY_WAY
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_what_is_sent_once_the_receiver_is_connected_arrives(
     publisher: Context, subscriber: Context, transport: str

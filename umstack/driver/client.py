@@ -28,6 +28,7 @@ from umstack.config import OPTIONS, ReceiverOptions, Scope, SourceOptions
 from umstack.config.option import shown
 from umstack.driver.protocol import (
     MESSAGE_MAX_BYTES,
+    NUMBER_MAX,
     VERSION_HIGH,
     VERSION_LOW,
     SharedLog,
@@ -375,6 +376,17 @@ class DriverClient:
             if isinstance(answer.get("given_up"), dict)
             else {},
         )
+
+    def unconnected(self, number: int) -> int:
+        """Return how many sources of a receiver have not accepted the driver yet; all while a driver is looked for.
+        Raises DriverError.
+        """
+        try:
+            return number_of(self._ask("unconnected", {"id": number}), "unconnected")
+        except DriverError:
+            if not self._is_searching:
+                raise
+            return NUMBER_MAX
 
     def events(self, number: int, after: int) -> tuple[list[ReceiverEvent], int]:
         """Return the events about receivers of a source on the network after the first `after`, and how many there

@@ -10,6 +10,8 @@ it is in shared logs, to which both sides attach by LBT-IPC (docs/ipc.md).
                                           <-------    for each source, before the reply or at any later time:
                                           <-------    {do: source, id, name, LOG}
                                           <-------    {reply, keyed}
+      {do: unconnected, id}               ------->    sources of a receiver that would not reach the driver yet
+                                          <-------    {reply, unconnected}
       {do: publish, id, topic, options,
        LOG}                               ------->
                                           <-------    {reply, keyed, name, topic_index, readers, message_max}

@@ -307,6 +307,8 @@ class Driver:
                 topic = topic_of(fields)
                 self._receive(application, number, topic, options_of(fields, Scope.RECEIVER))
                 return {"keyed": self._is_keyed(topic)}
+            case "unconnected":
+                return {"unconnected": self._received_of(application, number).unconnected()}
             case "publish":
                 return self._publish(application, number, fields)
             case "state":
@@ -437,6 +439,12 @@ class Driver:
         if source is None:
             raise malformed(f"id {number} is no source")
         return source
+
+    def _received_of(self, application: _Application, number: int) -> ReceivedTopic:
+        topic = application.receivers.get(number)
+        if topic is None:
+            raise malformed(f"id {number} is no receiver")
+        return topic
 
     def _end(self, application: _Application, number: int) -> None:
         with self._lock:

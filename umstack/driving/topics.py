@@ -245,6 +245,11 @@ class ReceivedTopic:
         output.publication.close()
         self._context.engine.sessions.release(output.session)
 
+    def unconnected(self) -> int:
+        """Return how many of its sources would not reach it yet."""
+        found = self._receiver.stats()["delivery_controllers"]
+        return int(max(0, found - self._receiver._known_sources()))
+
     def sources(self) -> list[SharedSource]:
         """Return the sources that it has now."""
         with self._lock:
