@@ -16,7 +16,7 @@ from tests.simulated_disk import PowerFailure, SimulatedDisk, pull_the_plug
 from umstack._engine.endpoint import Endpoint
 from umstack.persistence.events import MessageStable, NotStable, Registered, RegistrationRefused
 from umstack.persistence.messages import encode_data, extended
-from umstack.persistence.reader_side import ReaderSide
+from umstack.persistence.reader_side import LostRange, ReaderSide, RecoveredMessage
 from umstack.persistence.source_side import SourceLimits, SourceSide, StabilityRule
 from umstack.store.protocol import StoreSide
 from umstack.store.repository import ClientState, Repository, RepositorySettings
@@ -372,7 +372,10 @@ class Simulation:
             reader.received(link.to_client.popleft(), self.now_ns)
         reader.tick(self.now_ns)
         host = self.hosts[link.store]
-        for message in reader.take_messages():
+        for message in reader.take():
+            if isinstance(message, LostRange):
+                self.lost_count += 1
+                continue
             sqn = self._true(message.sqn)
             if self.reader_next is not None and sqn < self.reader_next:
                 raise Failed(f"message {sqn} was read after {self.reader_next - 1}")
@@ -383,7 +386,6 @@ class Simulation:
             if self.random.random() < 0.5:
                 reader.acknowledge(message)
                 host.acknowledged[reader.session_id] = max(sqn, host.acknowledged.get(reader.session_id, 0))
-        self.lost_count += len(reader.take_lost())
         if reader.error not in (None, RegistrationError.SOURCE_NOT_FOUND):
             raise Failed(f"a reader was refused: {reader.error}")
         if reader.is_complete:
@@ -452,9 +454,10 @@ class Simulation:
         assert side is not None
         count = 0
         while True:
-            for message in reader.take_messages():
-                reader.acknowledge(message)
-                count += 1
+            for message in reader.take():
+                if isinstance(message, RecoveredMessage):
+                    reader.acknowledge(message)
+                    count += 1
             for data in split(reader.take_output()):
                 side.received(link.number, data)
             answers = split(side.take_output(link.number, 1 << 20))

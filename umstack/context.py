@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
@@ -36,6 +37,7 @@ from umstack.config import (
 )
 from umstack.context_keywords import conflating, of_scope
 from umstack.context_warnings import (
+    log_move,
     report_ipv6_change,
     warn_fragmented,
     warn_generic,
@@ -43,17 +45,19 @@ from umstack.context_warnings import (
     warn_small_buffer,
 )
 from umstack.driver import DriverClient, attach, listening_path
-from umstack.errors import OptionError, UmError, error_from_result
+from umstack.errors import OptionError, UmError
 from umstack.event_queue import EventQueue
 from umstack.events import Event
 from umstack.foreign_text import displayed
 from umstack.hot_failover_receiver import HotFailoverReceiver
 from umstack.persistence.advertised import stores_of
 from umstack.persistence.registrations import StoreRegistrations
+from umstack.persistence.store_replay import StoreAddress
 from umstack.persistent_receiver import PersistentReceiver
 from umstack.persistent_source import PersistentSource
 from umstack.receiver import Receiver
 from umstack.recovery import RecoveryService, endpoint_of, endpoint_option
+from umstack.replay_receiver import ReplayReceiver, check_replay, open_replay
 from umstack.requests import RequestService
 from umstack.resolution import (
     DonatedResolver,
@@ -433,6 +437,16 @@ class Context(AsyncClosing):
         session_id: int | str,
         **options: Unpack[ReceiverKeywords],
     ) -> PersistentReceiver: ...
+    @overload
+    def receiver(
+        self,
+        topic: str,
+        *,
+        from_store: Sequence[StoreAddress],
+        start: int | str | datetime | None = None,
+        session_id: int | str | None = None,
+        **options: Unpack[ReceiverKeywords],
+    ) -> ReplayReceiver: ...
     def receiver(
         self,
         topic: str,
@@ -442,8 +456,10 @@ class Context(AsyncClosing):
         takes_group: Callable[[str], bool] | None = None,
         conflate: bool = False,
         session_id: int | str | None = None,
+        from_store: Sequence[StoreAddress] = (),
+        start: int | str | datetime | None = None,
         **options: Unpack[ReceiverKeywords],
-    ) -> Receiver:
+    ) -> Receiver | ReplayReceiver:
         """Create a receiver for a topic. Any thread.
 
         Args:
@@ -458,6 +474,11 @@ class Context(AsyncClosing):
                 source and first bytes of the payload (receiver_conflation_key_length), and never hold a source back.
             session_id: Registers the receiver at the Stores of its sources (docs/store.md), to continue after the last
                 message that this session id acknowledged: a number, or a name such as "risk3".
+            from_store: Stores, as "address:port" or pairs, whose messages are played again before the live ones; the
+                sources may have ended.
+            start: With `from_store`: first message of each source, by sequence number or by the time of reception at
+                the Store (a datetime, or text as in ISO 8601). None: the first that `session_id` has not acknowledged;
+                without one the oldest.
             **options: Receiver options by name; they override the configuration.
 
         Returns:
@@ -466,6 +487,7 @@ class Context(AsyncClosing):
         Raises:
             TopicNameError: The name cannot be sent.
             OptionError: An option is wrong, both `queue` and `on_message` are given, or the queue is another context's.
+            InvalidArgument: The address of a Store, the start or the session id is wrong.
             ResourceLimit: A bounded table or the memory is used up.
             Closed: The context is closed.
 
@@ -483,6 +505,16 @@ class Context(AsyncClosing):
             raise OptionError(
                 f"receiver {topic!r} has both an event queue and a callback",
                 hint="give on_message to event_queue(), which calls it for all of its receivers",
+            )
+        if from_store or start is not None:
+            self._check_no_driver("from_store=", "which does not know the Stores of sources")
+            check_replay(topic, from_store, on_message, queue, takes_group)
+            return open_replay(
+                topic,
+                from_store,
+                start,
+                session_id,
+                lambda number: self.receiver(topic, session_id=number, **options),
             )
         with self._core.lifecycle:
             self._core.check_open()
@@ -863,18 +895,7 @@ class Context(AsyncClosing):
             ResolutionInterface(interface.name, interface.index, interface.address or "", interface.mtu_bytes)
         )
         self._resolver.move_sources(moved)
-        if result == 0:
-            log.warning("%s is now %s: followed", former, interface)
-        elif result == -errno.EADDRNOTAVAIL:
-            log.error(
-                "%s had the address %s and now has %s: late join and requests, LBT-RU, TCP, and sources over rings "
-                "stay at the former address; open the context again",
-                interface.name,
-                former.address,
-                interface.address,
-            )
-        else:
-            log.error("%s cannot be followed: %s", interface, error_from_result(result, interface.name))
+        log_move(former, interface, result)
         self._engine.report_interface(interface.name, change, result == 0)
         self._resolver.request_resolution()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import warnings
 
@@ -9,8 +10,11 @@ import umstack_xdp as xdp
 from umstack._engine.engine import Engine
 from umstack._engine.link import DataLink, why_others_take_groups
 from umstack.config import ContextOptions, lint_datagram_size
+from umstack.errors import error_from_result
 from umstack.foreign_text import displayed
 from umstack.resolution import Resolver
+
+_log = logging.getLogger("umstack.link")
 
 
 class ReceiveBufferWarning(UserWarning):
@@ -94,11 +98,28 @@ def _warn(text: str, interface: xdp.Interface, category: type[UserWarning]) -> N
     warnings.warn(displayed(text), category, stacklevel=4)
 
 
+def log_move(former: xdp.Interface, interface: xdp.Interface, result: int) -> None:
+    """Log how an interface changed, and if its context follows it: 0, or a negative errno."""
+    if result == 0:
+        _log.warning("%s is now %s: followed", former, interface)
+    elif result == -errno.EADDRNOTAVAIL:
+        _log.error(
+            "%s had the address %s and now has %s: late join and requests, LBT-RU, TCP, and sources over rings "
+            "stay at the former address; open the context again",
+            interface.name,
+            former.address,
+            interface.address,
+        )
+    else:
+        _log.error("%s cannot be followed: %s", interface, error_from_result(result, interface.name))
+
+
 __all__ = [
     "FragmentationWarning",
     "GenericModeWarning",
     "OccupiedInterfaceWarning",
     "ReceiveBufferWarning",
+    "log_move",
     "report_ipv6_change",
     "warn_fragmented",
     "warn_generic",

@@ -58,6 +58,7 @@ LAYERS = (
         "receiver",
         "event_queue",
         "reader",
+        "replay_receiver",
         "unread_rows",
         "batch",
         "events",

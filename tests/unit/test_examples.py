@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +75,61 @@ def test_publisher_and_subscriber_are_two_processes(tmp_path: Path) -> None:
     assert lines[0].startswith("begins: LBTRM:")
     assert lines[-1].startswith("ends: LBTRM:")
     assert [line.split(": ")[1] for line in lines[1:-1]] == [f"message {number}" for number in range(100)]
+
+
+def test_the_guide_of_the_store_does_what_it_says(tmp_path: Path) -> None:
+    """Its commands in order: kept, read after the publisher ended, continued, and whole after kill -9."""
+    config = configuration_file(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    replaced = {"/tmp/orders-store": str(tmp_path / "store"), "127.0.0.1:14567": address, "eth1": "lo"}
+    text = (ROOT / "docs" / "guides" / "store.md").read_text()
+    lines = [shlex.split(line) for line in re.findall(r"^    ((?:umstack|python) .*)$", text, re.MULTILINE)]
+    commands = []
+    for words in lines:
+        words = [
+            replaced.get(word, str(tmp_path / word) if word.endswith(".txt") else word) for word in words
+        ]
+        first = [sys.executable] if words[0] == "python" else [sys.executable, "-m", "umstack"]
+        commands.append([*first, *words[1:], *([str(config)] if words[0] == "python" else [])])
+    store, publish, read, read_some, read_mine, verify, publish_again, read_on, status = commands
+
+    def run(line: list[str]) -> str:
+        done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, timeout=4 * SECONDS)
+        assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def orders(name: str, first: int, end: int) -> None:
+        expected = [f"order {number}" for number in range(first, end)]
+        assert (tmp_path / name).read_text().splitlines() == expected
+
+    def begin() -> subprocess.Popen[str]:
+        process = subprocess.Popen([*store, "-c", str(config)], stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        assert address in process.stderr.readline()
+        return process
+
+    running = begin()
+    try:
+        assert run(publish) == "messages 0 to 999 on 'orders' are stable\n"
+        run(read)
+        orders("all.txt", 0, 1000)
+        run(read_some)
+        orders("some.txt", 990, 1000)
+        for first in (0, 1000):
+            run(read_mine)
+            orders("mine.txt", first, 1000)
+        running.kill()
+        running.communicate()
+        run(verify)
+        running = begin()
+        assert run(publish_again) == "messages 1000 to 1999 on 'orders' are stable\n"
+        run(read_on)
+        orders("mine.txt", 1000, 2000)
+        assert "orders" in run(status)
+    finally:
+        running.kill()
+        running.communicate()
 
 
 def test_a_capture_is_decoded() -> None:

@@ -8,7 +8,7 @@ from tests.simulated_disk import SimulatedDisk
 from tests.store_simulation import split
 from umstack._engine.endpoint import Endpoint
 from umstack.persistence.messages import encode_data
-from umstack.persistence.reader_side import ReaderSide
+from umstack.persistence.reader_side import ReaderSide, RecoveredMessage
 from umstack.persistence.receiver_side import ReceiverSide
 from umstack.persistence.source_side import FIRST_SQN_NAME, TRANSPORT_NAME
 from umstack.store.protocol import StoreSide
@@ -129,10 +129,12 @@ class Reading:
                     self.store.side.received(_READER, one)
                 for one in split(self.store.side.take_output(_READER, 1 << 20)):
                     self.side.received(one, self.store.now_ns)
-                for message in self.side.take_messages():
-                    self.read.append(message.sqn)
-                    self.side.acknowledge(message)
-                self.lost += [(one.first_sqn, one.last_sqn) for one in self.side.take_lost()]
+                for item in self.side.take():
+                    if isinstance(item, RecoveredMessage):
+                        self.read.append(item.sqn)
+                        self.side.acknowledge(item)
+                    else:
+                        self.lost.append((item.first_sqn, item.last_sqn))
             self.store.commit()
             self.side.tick(self.store.now_ns)
 

@@ -1,4 +1,7 @@
-"""`umstack recv`: writes the messages of a topic to standard output or to files."""
+"""`umstack recv`: writes the messages of a topic to standard output or to files.
+
+One file, because its options decide together what the sinks, the loop and the summary do.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,18 @@ from typing import Any, BinaryIO, Protocol
 
 import click
 
+from umstack._engine.endpoint import Endpoint
 from umstack.batch import Batch
 from umstack.cli.framing import join_lines, join_records
 from umstack.cli.interruption import INTERRUPTED_STATUS, interruptible, terminable
 from umstack.cli.meter import Meter, amount
 from umstack.cli.output import silence_stdout, write_problem
+from umstack.cli.recv_stored import (
+    Stored,
+    StoredBatch,
+    stored_batches,
+    stored_options,
+)
 from umstack.cli.stack_options import (
     DRIVER_OPTION,
     JSON_OPTION,
@@ -30,7 +40,7 @@ from umstack.cli.stack_options import (
 )
 from umstack.config import Scope
 from umstack.context import Context
-from umstack.errors import naming_path
+from umstack.errors import NotConnected, naming_path
 from umstack.events import (
     BeginningOfSession,
     BurstLoss,
@@ -47,6 +57,9 @@ from umstack.files import Target, TreeReceiver, TreeReport
 from umstack.foreign_text import displayed
 from umstack.hot_failover_receiver import HotFailoverReceiver
 from umstack.message_properties import PropertyValue
+from umstack.persistence.replay_start import ReplayStart
+from umstack.persistence.session_ids import temporary_session_id
+from umstack.persistence.store_replay import StoreReplay
 from umstack.reader import POLL_ROWS, Reader
 from umstack.receiver import Receiver
 from umstack.wildcard_receiver import WildcardReceiver
@@ -60,6 +73,7 @@ Examples:
   umstack recv orders --json-lines | jq .properties
   umstack recv --prefix orders. --json-lines
   umstack recv backup --files /var/backups --timeout 60
+  umstack recv orders --from-store 10.9.0.11:14567 --start 2026-11-26T09:30 --until-end
   umstack recv log -o transport_lbtrm_activity_timeout=2000 --until-end
   umstack recv orders --hot-failover -i eth1 -i eth2
 
@@ -71,10 +85,14 @@ hf_maximum_delay is lost.
 """
 
 
+Rows = Batch | StoredBatch
+AnyReceiver = Receiver | HotFailoverReceiver | WildcardReceiver
+
+
 class Sink(Protocol):
     """Destination of received messages."""
 
-    def take(self, batch: Batch) -> int:
+    def take(self, batch: Rows) -> int:
         """Store a batch. Return the number of messages or trees that it completes, as `--count` counts them."""
 
     def close(self) -> None:
@@ -115,7 +133,7 @@ class StreamSink:
         self._out = out
         self._join = join
 
-    def take(self, batch: Batch) -> int:
+    def take(self, batch: Rows) -> int:
         """Write the messages of the batch."""
         messages = [message.data for message in batch.messages()] if batch.event_count else batch.payloads()
         self._out.write(self._join(messages))
@@ -132,7 +150,7 @@ class JsonLinesSink:
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
 
-    def take(self, batch: Batch) -> int:
+    def take(self, batch: Rows) -> int:
         """Write the messages of the batch."""
         lines = [json.dumps(_object_of(message)) for message in batch]
         self._out.write("".join(f"{line}\n" for line in lines).encode())
@@ -170,7 +188,7 @@ class TreeSink:
         self._trees = TreeReceiver(target)
         self._strays_seen = 0
 
-    def take(self, batch: Batch) -> int:
+    def take(self, batch: Rows) -> int:
         """Write the records of the batch."""
         events = batch.events()
         batch.release()
@@ -243,13 +261,18 @@ class TreeSink:
     metavar="SECONDS",
     help="End when nothing is received for this long.",
 )
-@click.option("--until-end", is_flag=True, help="End when the publisher's session has ended.")
+@click.option(
+    "--until-end",
+    is_flag=True,
+    help="End when the publisher's session has ended, or with --from-store when everything has been played.",
+)
 @click.option(
     "--hot-failover",
     "is_hot_failover",
     is_flag=True,
     help="Receive over each --interface (A/B lines) and write the first copy of each message; see below.",
 )
+@stored_options
 @DRIVER_OPTION
 @stack_options_of_lines
 @JSON_OPTION
@@ -264,6 +287,9 @@ def command(
     timeout: float | None,
     until_end: bool,
     is_hot_failover: bool,
+    from_store: tuple[Endpoint, ...],
+    start: ReplayStart | None,
+    session_id: int | None,
     interfaces: tuple[str, ...],
     driver: str,
     config_file: str | None,
@@ -275,24 +301,17 @@ def command(
     --json-lines shows the topic of each message. Status 0 only if nothing was lost, --count was reached, and every
     file tree is complete with the right SHA-256. A --timeout with nothing received is a failure.
     """
-    given = [name for name in (topic, prefix, regex) if name is not None]
-    if len(given) != 1:
-        raise click.UsageError("give a TOPIC, a --prefix or a --regex")
-    if topic is None and (directory is not None or is_hot_failover):
-        raise click.UsageError("--files and --hot-failover need a TOPIC")
-    if as_json and directory is None and output is None:
-        raise click.UsageError("with --json, messages cannot go to standard output: add --output FILE")
-    if directory is not None and output is not None:
-        raise click.UsageError("give --files or --output, not both")
-    if directory is not None and is_hot_failover:
-        raise click.UsageError("--hot-failover cannot be used with --files")
+    stored = Stored(from_store, start, session_id)
+    named = _named(topic, prefix, regex)
+    _check_destination(topic, directory, output, is_hot_failover=is_hot_failover, as_json=as_json)
+    stored.check(has_topic=topic is not None, is_hot_failover=is_hot_failover)
     names = hot_failover_interfaces(interfaces, is_hot_failover=is_hot_failover)
     warn_in_one_line()
     if directory is not None and count is None:
         count = 1
     scopes = [Scope.CONTEXT, Scope.RECEIVER] + ([Scope.WILDCARD_RECEIVER] if topic is None else [])
     config = configuration(scopes, {}, config_file, options)
-    summary = Summary(given[0])
+    summary = Summary(named)
     quiet = directory is None and output is None and sys.stdout.isatty()
     with (
         interruptible(summary),
@@ -301,35 +320,24 @@ def command(
         _sink(form, directory, output, summary) as sink,
         contextlib.ExitStack() as opened,
     ):
-        contexts = [opened.enter_context(Context(name, config=config, driver=driver)) for name in names]
-        receiver: Receiver | HotFailoverReceiver | WildcardReceiver
-        if topic is None:
-            receiver = contexts[0].wildcard_receiver(regex, prefix=prefix)
-        elif is_hot_failover:
-            receiver = contexts[0].hot_failover_receiver(topic, others=contexts[1:])
-        else:
-            receiver = contexts[0].receiver(topic)
+        ending = Ending(count, timeout, until_end)
         try:
-            with interruptible(summary):
-                _receive(receiver, sink, summary, meter, Ending(count, timeout, until_end))
+            session = 0
+            if stored.stores:
+                with interruptible(summary):
+                    session = _play(stored, sink, summary, meter, ending)
+            if not stored.stores or session:
+                contexts = [
+                    opened.enter_context(Context(name, config=config, driver=driver)) for name in names
+                ]
+                receiver = _open(contexts, topic, prefix, regex, session)
+                with interruptible(summary):
+                    _receive(receiver, sink, summary, meter, ending)
+                _note_counters(contexts, receiver, summary)
         except OSError as error:
             _note_unwritable(error, summary, is_stdout=output is None and directory is None)
         sink.close()
         summary.seconds = meter.seconds
-        transports = [one for context in contexts for one in context.stats()["receiver_transports"]]
-        if isinstance(receiver, WildcardReceiver):
-            summary.topics = receiver.topics()
-        if not isinstance(receiver, HotFailoverReceiver):
-            _note_given_up(contexts[0].stats(), summary)
-        summary.counters = {**receiver.stats(), "transports": transports}
-        summary.link_mode, summary.cpu_seconds = contexts[0].link_mode, time.process_time()
-        summary.receive_drops = sum(one.stats()["link_counters"]["receive_drops"] for one in contexts)
-        times = contexts[0].recovery_times()
-        summary.recovery_ms = {
-            "p50": times.percentile_ms(50),
-            "p99": times.percentile_ms(99),
-            "max": max((transport["nak_stm_max"] for transport in transports), default=None),
-        }
     _report(summary, count, as_json)
 
 
@@ -340,6 +348,75 @@ class Ending:
     count: int | None
     timeout: float | None
     until_end: bool
+
+
+def _named(topic: str | None, prefix: str | None, regex: str | None) -> str:
+    """Return the topic or the pattern. Raises click.UsageError unless exactly one is given."""
+    given = [name for name in (topic, prefix, regex) if name is not None]
+    if len(given) != 1:
+        raise click.UsageError("give a TOPIC, a --prefix or a --regex")
+    return given[0]
+
+
+def _check_destination(
+    topic: str | None, directory: str | None, output: str | None, *, is_hot_failover: bool, as_json: bool
+) -> None:
+    """Raise click.UsageError for options that exclude each other."""
+    if topic is None and (directory is not None or is_hot_failover):
+        raise click.UsageError("--files and --hot-failover need a TOPIC")
+    if as_json and directory is None and output is None:
+        raise click.UsageError("with --json, messages cannot go to standard output: add --output FILE")
+    if directory is not None and output is not None:
+        raise click.UsageError("give --files or --output, not both")
+    if directory is not None and is_hot_failover:
+        raise click.UsageError("--hot-failover cannot be used with --files")
+
+
+def _open(
+    contexts: Sequence[Context], topic: str | None, prefix: str | None, regex: str | None, session_id: int
+) -> AnyReceiver:
+    """Make the receiver; session_id: as which session a replay continues, or 0."""
+    if topic is None:
+        return contexts[0].wildcard_receiver(regex, prefix=prefix)
+    if len(contexts) > 1:
+        return contexts[0].hot_failover_receiver(topic, others=contexts[1:])
+    if session_id:
+        return contexts[0].receiver(topic, session_id=session_id)
+    return contexts[0].receiver(topic)
+
+
+def _note_counters(contexts: Sequence[Context], receiver: AnyReceiver, summary: Summary) -> None:
+    """Add what the contexts counted to the summary."""
+    transports = [one for context in contexts for one in context.stats()["receiver_transports"]]
+    if isinstance(receiver, WildcardReceiver):
+        summary.topics = receiver.topics()
+    if not isinstance(receiver, HotFailoverReceiver):
+        _note_given_up(contexts[0].stats(), summary)
+    summary.counters = {**receiver.stats(), "transports": transports}
+    summary.link_mode, summary.cpu_seconds = contexts[0].link_mode, time.process_time()
+    summary.receive_drops = sum(one.stats()["link_counters"]["receive_drops"] for one in contexts)
+    times = contexts[0].recovery_times()
+    summary.recovery_ms = {
+        "p50": times.percentile_ms(50),
+        "p99": times.percentile_ms(99),
+        "max": max((transport["nak_stm_max"] for transport in transports), default=None),
+    }
+
+
+def _play(stored: Stored, sink: Sink, summary: Summary, meter: Meter, ending: Ending) -> int:
+    """Write what Stores have. Return the session id with which to continue live, or 0 if the run ends here."""
+    session_id = stored.session_id or temporary_session_id()
+    is_temporary = stored.session_id is None and ending.until_end
+    replay = StoreReplay(summary.topic, stored.stores, session_id, stored.start, is_temporary=is_temporary)
+    try:
+        for batch in stored_batches(replay, ending.count):
+            _take(batch, sink, summary)
+            meter.show_traffic("received", summary.messages, summary.bytes)
+    except NotConnected as error:
+        summary.problems.append(str(error))
+        return 0
+    is_reached = ending.count is not None and summary.count >= ending.count
+    return 0 if ending.until_end or is_reached else session_id
 
 
 def _receive(receiver: Reader, sink: Sink, summary: Summary, meter: Meter, ending: Ending) -> None:
@@ -357,11 +434,11 @@ def _receive(receiver: Reader, sink: Sink, summary: Summary, meter: Meter, endin
         meter.show_traffic("received", summary.messages, summary.bytes)
 
 
-def _take(batch: Batch, sink: Sink, summary: Summary) -> bool:
+def _take(batch: Rows, sink: Sink, summary: Summary) -> bool:
     """Count and store a batch. Return true if the last open session ended with it."""
     rows, events = len(batch), batch.event_count
     summary.messages += rows - events
-    summary.bytes += batch.offsets[rows]
+    summary.bytes += batch.payload_bytes
     ended = False
     if events:
         ended = _on_events(batch.events(), summary)

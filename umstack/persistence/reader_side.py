@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from umstack.persistence.messages import data_of, extended
+from umstack.persistence.replay_start import ReplayStart
 from umstack.store.wire import (
     RECOVERED,
     ConsumptionAck,
@@ -38,6 +39,8 @@ class RecoveredMessage(NamedTuple):
 
     source_reg_id: int
     """Registration id of its source at the Store."""
+    source_session_id: int
+    """Session id of its source, the same at all Stores."""
     sqn: int
     data: bytes
 
@@ -45,8 +48,8 @@ class RecoveredMessage(NamedTuple):
 class LostRange(NamedTuple):
     """Messages that the Store can never get: it has dropped them, or marked them lost."""
 
-    source_reg_id: int
-    """Registration id of their source at the Store."""
+    source_session_id: int
+    """Session id of their source."""
     first_sqn: int
     last_sqn: int
 
@@ -56,9 +59,11 @@ class _Source:
     """One source of the topic, and how far its messages have been read."""
 
     reg_id: int
+    """At the Store."""
     index: int
     """Its number in this reader's requests."""
     receiver_reg_id: int = 0
+    session_id: int = 0
     is_registered: bool = False
     next_sqn: int = 0
     """The next message to deliver."""
@@ -75,21 +80,39 @@ class ReaderSide:
     """Reads what a Store has of a topic, until the newest message at the time of registration. One thread.
 
     Messages of one source are returned in the order of their numbers. One that the Store expects is requested again
-    until it arrives; only those that the Store can never get are skipped, and reported by `take_lost()`.
+    until it arrives; only those that the Store can never get are skipped, and returned as LostRange.
     """
 
-    def __init__(self, topic: str, session_id: int) -> None:
+    def __init__(
+        self,
+        topic: str,
+        session_id: int,
+        start: ReplayStart | None = None,
+        only: LostRange | None = None,
+        positions: Mapping[int, int] | None = None,
+    ) -> None:
+        """Register for every source of a topic.
+
+        Args:
+            topic: Name of the topic.
+            session_id: Identifies the reader at the Store.
+            start: First message; None: the one after its last acknowledgement.
+            only: Read only these messages, which another Store has lost.
+            positions: By session id, the next number of sources that have been read from another Store.
+        """
         self.topic = topic
+        self._start = start
+        self._only = only
+        self._positions = positions or {}
         self.session_id = session_id
         self._sources: dict[int, _Source] = {}
         self._is_listed = False
         self.error: RegistrationError | None = None
         """Why the Store refused the reader; SOURCE_NOT_FOUND: it has no source of the topic."""
         self._output: list[bytes] = [self._registration(0, 0)]
-        self._messages: list[RecoveredMessage] = []
+        self._items: list[RecoveredMessage | LostRange] = []
         self.is_confirmed = False
         """The Store has received the acknowledgements before confirm()."""
-        self._lost: list[LostRange] = []
 
     def take_output(self) -> bytes:
         """Return and forget the bytes to send to the Store."""
@@ -97,24 +120,23 @@ class ReaderSide:
         self._output.clear()
         return output
 
-    def take_messages(self) -> list[RecoveredMessage]:
-        """Return and forget the messages that can be delivered, and request more."""
-        messages, self._messages = self._messages, []
+    def take(self) -> list[RecoveredMessage | LostRange]:
+        """Return and forget the messages that can be delivered and those that are lost, in order; request more."""
+        items, self._items = self._items, []
         self._request()
-        return messages
-
-    def take_lost(self) -> list[LostRange]:
-        """Return and forget the messages that were skipped before those of the last `take_messages()`."""
-        lost, self._lost = self._lost, []
-        return lost
+        return items
 
     @property
     def expected(self) -> LostRange | None:
         """The message for which the reader waits, because the Store does not have it yet."""
         for source in self._sources.values():
             if source.next_sqn in source.expected:
-                return LostRange(source.reg_id, source.next_sqn % _SPACE, source.next_sqn % _SPACE)
+                return LostRange(source.session_id, source.next_sqn % _SPACE, source.next_sqn % _SPACE)
         return None
+
+    def next_sqns(self) -> dict[int, int]:
+        """Return the number behind the last one that was read, by session id of its source."""
+        return {one.session_id: one.next_sqn % _SPACE for one in self._sources.values() if one.is_registered}
 
     def tick(self, now_ns: int) -> None:
         """Request again what the Store did not have a while ago."""
@@ -127,7 +149,7 @@ class ReaderSide:
     @property
     def is_complete(self) -> bool:
         """True once every message was returned, or the Store refused the reader."""
-        return self.error is not None or (self._is_registered and self._is_read and not self._messages)
+        return self.error is not None or (self._is_registered and self._is_read and not self._items)
 
     @property
     def _is_read(self) -> bool:
@@ -185,7 +207,24 @@ class ReaderSide:
             source_reg_id=source_reg_id,
             session_id=self.session_id,
             topic=self.topic,
+            configuration=() if self._start is None else self._start.values(),
         ).encode()
+
+    def forget(self) -> None:
+        """Let the Store delete what it knows of this reader."""
+        for source in self._sources.values():
+            if source.is_registered:
+                wanted = Registration(
+                    is_source=False,
+                    transport_index=source.index,
+                    topic_index=0,
+                    reg_id=source.receiver_reg_id,
+                    source_reg_id=source.reg_id,
+                    session_id=self.session_id,
+                    topic=self.topic,
+                    is_deregistration=True,
+                )
+                self._output.append(wanted.encode())
 
     def _on_sources(self, listed: SourceRegistrationInformation) -> None:
         if self._is_listed:
@@ -197,6 +236,8 @@ class ReaderSide:
             self._output.append(self._registration(source.reg_id, source.index))
 
     def _on_response(self, response: RegistrationResponse) -> None:
+        if response.is_deregistration:
+            return
         if response.error is not None:
             self.error = response.error
             return
@@ -206,8 +247,16 @@ class ReaderSide:
         source.is_registered, source.receiver_reg_id = True, response.reg_id
         high = response.high_sqn + _SPACE
         low = extended(response.low_sqn, high)
-        source.next_sqn = source.asked_sqn = low
+        source.session_id = response.terms.source_session_id
         source.high_sqn = high if low <= high + 1 else low - 1
+        if source.session_id in self._positions:
+            low = extended(self._positions[source.session_id], high)
+        if self._only is not None:
+            low = extended(self._only.first_sqn, high)
+            last = extended(self._only.last_sqn, high)
+            is_meant = source.session_id == self._only.source_session_id
+            source.high_sqn = min(source.high_sqn, last) if is_meant else low - 1
+        source.next_sqn = source.asked_sqn = low
         self._request()
 
     def _source_at(self, index: int) -> _Source:
@@ -274,14 +323,15 @@ class ReaderSide:
             if isinstance(found, int):
                 self._skip(source, min(found, source.high_sqn + 1))
             else:
-                self._messages.append(RecoveredMessage(source.reg_id, source.next_sqn % _SPACE, found))
+                sqn = source.next_sqn % _SPACE
+                self._items.append(RecoveredMessage(source.reg_id, source.session_id, sqn, found))
                 source.next_sqn += 1
         if source.next_sqn > source.high_sqn:
             self._request()
 
     def _skip(self, source: _Source, end: int) -> None:
         """Continue behind lost messages."""
-        self._lost.append(LostRange(source.reg_id, source.next_sqn % _SPACE, (end - 1) % _SPACE))
+        self._items.append(LostRange(source.session_id, source.next_sqn % _SPACE, (end - 1) % _SPACE))
         for sqn in [sqn for sqn in source.expected if sqn < end]:
             del source.expected[sqn]
         for sqn in [sqn for sqn in source.waiting if sqn < end]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from random import SystemRandom
 
 from umstack.errors import InvalidArgument
 
@@ -51,4 +52,9 @@ def session_id_of(wanted: int | str) -> int:
     return number
 
 
-__all__ = ["SESSION_ID_MAXIMUM", "session_id_of"]
+def temporary_session_id() -> int:
+    """Return a session id that no other reader has."""
+    return SystemRandom().randrange(1, SESSION_ID_MAXIMUM)
+
+
+__all__ = ["SESSION_ID_MAXIMUM", "session_id_of", "temporary_session_id"]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from umstack._engine.endpoint import Endpoint
 from umstack.persistence.messages import extended
+from umstack.persistence.replay_start import start_of
 from umstack.persistence.source_side import TRANSPORT_NAME
 from umstack.store.protocol.store_connections import Outbox, StoreConnection
 from umstack.store.protocol.store_gaps import StoreGaps
@@ -23,6 +24,7 @@ from umstack.store.wire import (
     RetransmissionRequests,
     SourceRegistrationInformation,
     StoreEntry,
+    StoreTerms,
     with_type,
 )
 
@@ -34,6 +36,34 @@ def newest_of(repository: Repository, number: int) -> int | None:
     """Return the newest committed sqn of a source."""
     ranges = repository.ranges(number)
     return ranges[-1][1] if ranges else None
+
+
+def first_since(repository: Repository, number: int, ranges: list[tuple[int, int]], time_ns: int) -> int:
+    """Return the first sqn of a source that was received at or after a time; behind the newest if there is none."""
+    counts = [last - first + 1 for first, last in ranges]
+    low, high = 0, sum(counts)
+    while low < high:
+        middle = (low + high) // 2
+        # Markers have no time of reception, and damaged messages cannot be read: the next message decides.
+        sqn, last = _nth(ranges, middle), ranges[-1][1]
+        found = repository.read(number, sqn, sqn)
+        while sqn <= last and (not found or found[0].lost_count):
+            sqn += found[0].lost_count if found else 1
+            found = repository.read(number, sqn, sqn)
+        if sqn > last or found[0].received_ns >= time_ns:
+            high = middle
+        else:
+            low = middle + 1
+    return _nth(ranges, low)
+
+
+def _nth(ranges: list[tuple[int, int]], position: int) -> int:
+    """Return the number at a position of the held ones."""
+    for first, last in ranges:
+        if position <= last - first:
+            return first + position
+        position -= last - first + 1
+    return ranges[-1][1] + 1
 
 
 class StoreReceivers:
@@ -104,6 +134,14 @@ class StoreReceivers:
         low = self._gaps.first_sqn(found.number, ranges) if ranges else 0
         if acknowledged is not None:
             low = min(acknowledged + 1, high + 1)
+        start = start_of(wanted.configuration)
+        if start is not None and ranges:
+            oldest = self._gaps.first_sqn(found.number, ranges)
+            if start.sqn is not None:
+                wanted_sqn = extended(start.sqn % _SPACE, high)
+            else:
+                wanted_sqn = first_since(self._repository, found.number, ranges, start.time_ns)
+            low = min(max(wanted_sqn, oldest), high + 1)
         response = RegistrationResponse(
             is_source=False,
             reg_id=receiver.registration_id,
@@ -114,6 +152,7 @@ class StoreReceivers:
             store_index=wanted.store_index,
             session_id=wanted.session_id,
             is_known=acknowledged is not None,
+            terms=StoreTerms(source_session_id=found.session_id),
         )
         self._outbox.put(one, response.encode())
 

@@ -47,10 +47,11 @@ _ERROR_CODE = 0x0F
 
 _ACKS_TO_SOURCE, _INITIAL_SQN_KNOWN = 0x0001, 0x0002
 
-_NAME_DURABILITY, _NAME_NEW, _NAME_FLIGHT = (
+_NAME_DURABILITY, _NAME_NEW, _NAME_FLIGHT, _NAME_SOURCE = (
     "repository_durability",
     "store_is_new",
     "store_flight_size_bytes",
+    "umstack_source_session",
 )
 
 
@@ -182,6 +183,8 @@ class StoreTerms:
     """The Store has no record of the source although it is not the source's first registration: it has no vote."""
     flight_size_bytes: int | None = None
     """How many bytes the source may have in flight to this Store; None: not limited by the Store."""
+    source_session_id: int = 0
+    """To a receiver: the session id of its source, which is the same at all Stores; 0: not stated."""
 
     def values(self, scope: int) -> Iterator[ConfigurationValue]:
         """Yield the terms as configuration values."""
@@ -191,6 +194,8 @@ class StoreTerms:
             yield ConfigurationValue(_NAME_NEW, "1", scope)
         if self.flight_size_bytes is not None:
             yield ConfigurationValue(_NAME_FLIGHT, str(self.flight_size_bytes), scope)
+        if self.source_session_id:
+            yield ConfigurationValue(_NAME_SOURCE, str(self.source_session_id), scope)
 
     @classmethod
     def of(cls, received: ReceivedOptions) -> StoreTerms:
@@ -201,6 +206,7 @@ class StoreTerms:
             durability=values.get(_NAME_DURABILITY, ""),
             is_new=values.get(_NAME_NEW) == "1",
             flight_size_bytes=None if flight is None else decode_number(_NAME_FLIGHT, flight),
+            source_session_id=decode_number(_NAME_SOURCE, values.get(_NAME_SOURCE, "0")),
         )
 
 

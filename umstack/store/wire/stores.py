@@ -25,7 +25,7 @@ from umstack.store.wire.option_types import OptionType
 STORE_NAME_MAXIMUM_BYTES = 128
 STORES_MAXIMUM = 64
 """Maximum number of Stores of one source."""
-_NUMBER_DIGITS = 19
+_NUMBER_DIGITS = 20
 CONFIGURATION_MAXIMUM = 64
 """Maximum number of configuration values in a message."""
 

@@ -1,0 +1,158 @@
+"""ReplayReceiver: plays a topic's messages again from Stores, and continues with the live stream (docs/store.md)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+from umstack.errors import Closed, OptionError
+from umstack.events import BurstLoss, Event, Message
+from umstack.persistence.reader_side import LostRange, RecoveredMessage
+from umstack.persistence.replay_start import replay_start
+from umstack.persistence.session_ids import session_id_of, temporary_session_id
+from umstack.persistence.store_replay import StoreAddress, StoreReplay
+from umstack.receiver import Receiver
+
+FROM_BEFORE = 8
+"""Flag of messages from before the receiver joined (UM-140)."""
+
+
+def event_of(topic: str, item: RecoveredMessage | LostRange) -> Message | BurstLoss:
+    """Return what a Store answered as an event of a receiver. Its source is named by its session id."""
+    source = f"STORE:{item.source_session_id:#x}"
+    if isinstance(item, LostRange):
+        return BurstLoss(topic, source, item.first_sqn, item.last_sqn)
+    return Message(
+        data=item.data,
+        topic=topic,
+        source=source,
+        sequence_number=item.sqn,
+        first_sequence_number=item.sqn,
+        received_ns=time.time_ns(),
+        flags=FROM_BEFORE,
+        fragment_offset=0,
+        message_length=len(item.data),
+    )
+
+
+class ReplayReceiver:
+    """Receive what Stores have of a topic, then what its sources send. Made by Context.receiver(from_store=...).
+
+    One thread reads it. The sources may have ended; then the iteration waits for a source that begins.
+
+    Example:
+        ```python
+        def read(ctx):
+            with ctx.receiver("orders", from_store=["10.9.0.11:14567"], start="2026-11-26T09:30") as receiver:
+                for message in receiver:
+                    print(message.sequence_number, message.data)
+        ```
+    """
+
+    def __init__(self, replay: StoreReplay, open_live: Callable[[], Receiver]) -> None:
+        """Open nothing yet; called by Context.receiver()."""
+        self.topic = replay.topic
+        self._replay = replay
+        self._open_live = open_live
+        self._items: Iterator[RecoveredMessage | LostRange] | None = replay.items()
+        self._live: Receiver | None = None
+        self.closed = False
+
+    @property
+    def is_live(self) -> bool:
+        """True once everything that the Stores had has been read."""
+        return self._items is None
+
+    def events(self, timeout: float | None = None) -> Iterator[Event]:
+        """Iterate messages and events: first those of the Stores, then the live ones.
+
+        Lost messages of the Stores are BurstLoss events. A second call continues where the first one ended.
+
+        Args:
+            timeout: End after this many seconds without a live message; None: wait, 0: end where the replay ends.
+
+        Yields:
+            Messages and events of each source in order.
+
+        Raises:
+            NotConnected: No Store could be read.
+            Closed: The receiver is closed.
+
+        Example:
+            ```python
+            def read(receiver):
+                print([event for event in receiver.events(timeout=1)])
+            ```
+        """
+        while self._items is not None:
+            self._check_open()
+            item = next(self._items, None)
+            if item is None:
+                self._items = None
+            else:
+                yield event_of(self.topic, item)
+        if timeout == 0:
+            return
+        if self._live is None:
+            self._check_open()
+            self._live = self._open_live()
+        while batch := self._live.poll(timeout=timeout):
+            yield from batch.events()
+
+    def __iter__(self) -> Iterator[Message]:
+        """Iterate the messages; lost ones are skipped (`events()` reports them)."""
+        return (event for event in self.events() if isinstance(event, Message))
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise Closed(f"the receiver of {self.topic!r} is closed", hint="make another one")
+
+    def close(self) -> None:
+        """Acknowledge what was read, and stop. A second call does nothing.
+
+        Example:
+            ```python
+            def consume(receiver):
+                receiver.close()
+            ```
+        """
+        self.closed = True
+        self._items = None
+        if self._live is not None:
+            self._live.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def check_replay(topic: str, stores: Sequence[StoreAddress], *excluded: object) -> None:
+    """Raise OptionError if there are no Stores, or one of the arguments that a replay excludes."""
+    if not stores or any(one is not None for one in excluded):
+        raise OptionError(
+            f"receiver {topic!r}: start= needs from_store=, which excludes on_message=, queue= and takes_group=",
+            hint="give from_store=, and iterate the receiver",
+        )
+
+
+def open_replay(
+    topic: str,
+    stores: Sequence[StoreAddress],
+    start: int | str | datetime | None,
+    session_id: int | str | None,
+    open_live: Callable[[int], Receiver],
+) -> ReplayReceiver:
+    """Return a receiver that continues after the replay as the session that read it. Raises InvalidArgument."""
+    number = temporary_session_id() if session_id is None else session_id_of(session_id)
+    replay = StoreReplay(topic, stores, number, None if start is None else replay_start(start))
+    return ReplayReceiver(replay, lambda: open_live(number))
+
+
+__all__ = ["ReplayReceiver", "check_replay", "event_of", "open_replay"]
