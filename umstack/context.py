@@ -5,7 +5,6 @@ One file, because making and closing these objects share the context's lifecycle
 
 from __future__ import annotations
 
-import errno
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -37,8 +36,6 @@ from umstack.config import (
 )
 from umstack.context_keywords import conflating, of_scope
 from umstack.context_warnings import (
-    log_move,
-    report_ipv6_change,
     warn_fragmented,
     warn_generic,
     warn_occupied,
@@ -50,6 +47,7 @@ from umstack.event_queue import EventQueue
 from umstack.events import Event
 from umstack.foreign_text import displayed
 from umstack.hot_failover_receiver import HotFailoverReceiver
+from umstack.interface_moves import InterfaceMoves
 from umstack.persistence.advertised import stores_of
 from umstack.persistence.registrations import StoreRegistrations
 from umstack.persistence.store_replay import StoreAddress
@@ -204,10 +202,11 @@ class Context(AsyncClosing):
             self._resolver = self._open_resolver()
             undo.callback(self._resolver.close)
             self._engine.on_unmapped = partial(_try_again, self._resolver)
+            moves = InterfaceMoves(self._engine, self._resolver, self._streams, self._unless_closing)
             self._follower = InterfaceFollower(
                 found,
-                self._on_mtu,
-                self._on_moved,
+                moves.on_mtu,
+                moves.on_moved,
                 self._engine.link.follow,
                 self._resolver.request_resolution,
                 self._forget_ended_sessions,
@@ -857,47 +856,6 @@ class Context(AsyncClosing):
         self._resolver.request_resolution()
 
     # Following the interface
-
-    def _on_mtu(self, mtu_bytes: int) -> None:
-        self._core.set_mtu(mtu_bytes)
-        self._resolver.set_mtu(mtu_bytes)
-
-    def _on_moved(self, change: str, interface: xdp.Interface | None) -> None:
-        """Follow an interface that was made again, renamed or got another address; report what cannot follow."""
-        former = self.interface
-        log = logging.getLogger("umstack.link")
-        if interface is None:
-            log.error(
-                "%s is gone: nothing is sent or received until an interface of that name is back", former.name
-            )
-            self._engine.report_interface(former.name, change, False)
-            return
-        if change == "address_removed":
-            log.warning("%s had the address %s and now has none", interface.name, former.address)
-            self._engine.report_interface(interface.name, change, False)
-            return
-        if self.link == "xdp" and change in ("made_again", "returned"):
-            log.error("%s was gone, and its rings ended with it: open the context again", interface.name)
-            self._engine.report_interface(interface.name, change, False)
-            return
-        with self._unless_closing() as is_open:
-            if not is_open:
-                return
-            result = self._core.follow_interface(interface, has_returned=change == "returned")
-            moved = self._engine.sessions.follow_interface()
-        if change == "address_changed" and interface.address == former.address:
-            self._resolver.move_sources(moved)
-            report_ipv6_change(self._engine, self._resolver, former, interface, result)
-            return
-        if not self._streams.follow_address(interface.address or "") and result == 0:
-            result = -errno.EADDRNOTAVAIL
-        self._resolver.follow_interface(
-            ResolutionInterface(interface.name, interface.index, interface.address or "", interface.mtu_bytes)
-        )
-        self._resolver.move_sources(moved)
-        log_move(former, interface, result)
-        self._engine.report_interface(interface.name, change, result == 0)
-        self._resolver.request_resolution()
 
     def _forget_ended_sessions(self) -> None:
         """Make topic resolution report the sources of timed-out sessions again when they are advertised."""

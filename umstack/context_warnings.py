@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import warnings
 
 import umstack_xdp as xdp
-from umstack._engine.engine import Engine
 from umstack._engine.link import DataLink, why_others_take_groups
 from umstack.config import ContextOptions, lint_datagram_size
-from umstack.errors import error_from_result
 from umstack.foreign_text import displayed
-from umstack.resolution import Resolver
-
-_log = logging.getLogger("umstack.link")
 
 
 class ReceiveBufferWarning(UserWarning):
@@ -73,24 +67,6 @@ def warn_small_buffer(options: ContextOptions, granted: int) -> bool:
     return True
 
 
-def report_ipv6_change(
-    engine: Engine, resolver: Resolver, former: xdp.Interface, interface: xdp.Interface, result: int
-) -> None:
-    """Report that only the IPv6 address has changed; without a session that uses it, that is no news."""
-    log = logging.getLogger("umstack.link")
-    if former.ipv6_address is None:  # sources of IPv6 groups could not be joined
-        resolver.forget_sessions(None)
-        resolver.request_resolution()
-    change = (
-        f"{interface.name} had the IPv6 address {former.ipv6_address} and now has {interface.ipv6_address}"
-    )
-    if result == 0:
-        log.info("%s: followed", change)
-    else:
-        log.error("%s: sessions of IPv6 groups stay at the former address; open the context again", change)
-        engine.report_interface(interface.name, "address_changed", False)
-
-
 def _warn(text: str, interface: xdp.Interface, category: type[UserWarning]) -> None:
     logging.getLogger("umstack.link").warning(
         "%s", displayed(text), extra={"umstack_interface": interface.name}
@@ -98,29 +74,11 @@ def _warn(text: str, interface: xdp.Interface, category: type[UserWarning]) -> N
     warnings.warn(displayed(text), category, stacklevel=4)
 
 
-def log_move(former: xdp.Interface, interface: xdp.Interface, result: int) -> None:
-    """Log how an interface changed, and if its context follows it: 0, or a negative errno."""
-    if result == 0:
-        _log.warning("%s is now %s: followed", former, interface)
-    elif result == -errno.EADDRNOTAVAIL:
-        _log.error(
-            "%s had the address %s and now has %s: late join and requests, LBT-RU, TCP, and sources over rings "
-            "stay at the former address; open the context again",
-            interface.name,
-            former.address,
-            interface.address,
-        )
-    else:
-        _log.error("%s cannot be followed: %s", interface, error_from_result(result, interface.name))
-
-
 __all__ = [
     "FragmentationWarning",
     "GenericModeWarning",
     "OccupiedInterfaceWarning",
     "ReceiveBufferWarning",
-    "log_move",
-    "report_ipv6_change",
     "warn_fragmented",
     "warn_generic",
     "warn_occupied",

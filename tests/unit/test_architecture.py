@@ -71,6 +71,7 @@ LAYERS = (
         "persistent_source",
         "persistent_receiver",
         "context_warnings",
+        "interface_moves",
         "context_keywords",
     },
     {
