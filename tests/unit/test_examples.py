@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.unit.loopback import configuration_file
+from tests.unit.loopback import FIXED_PORT, configuration_file
 from tests.waiting import SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,8 +79,7 @@ def test_publisher_and_subscriber_are_two_processes(tmp_path: Path) -> None:
 def test_the_guide_of_the_store_does_what_it_says(tmp_path: Path) -> None:
     """Its commands in order: kept, read after the publisher ended, continued, and whole after kill -9."""
     config = configuration_file(tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{FIXED_PORT}"
     replaced = {"/tmp/orders-store": str(tmp_path / "store"), "127.0.0.1:14567": address, "eth1": "lo"}
     text = (ROOT / "docs" / "guides" / "store.md").read_text()
     lines = [shlex.split(line) for line in re.findall(r"^    ((?:umstack|python) .*)$", text, re.MULTILINE)]

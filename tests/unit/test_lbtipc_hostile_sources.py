@@ -101,7 +101,7 @@ def test_a_source_that_welcomes_and_closes_is_asked_ever_less_often(receiving: C
         while time.monotonic() < began + 1.5:
             raw.accept().close()
             attempts += 1
-        assert 3 <= attempts <= 16, attempts
+        assert attempts <= 16
 
 
 def test_an_end_far_ahead_is_a_loss_of_a_source_paced_log(receiving: Context) -> None:
