@@ -122,6 +122,10 @@ MESSAGES: dict[str, ControlMessage] = {
         sender=KeepaliveSender.SOURCE, transport_index=TRANSPORT, topic_index=TOPIC, reg_id=SOURCE_REG,
         store_index=0,
     ),
+    "last keepalive of a source": Keepalive(
+        sender=KeepaliveSender.SOURCE, transport_index=TRANSPORT, topic_index=TOPIC, reg_id=SOURCE_REG,
+        store_index=0, oldest_sqn=46, is_last=True,
+    ),
     "keepalive of a receiver": Keepalive(
         sender=KeepaliveSender.RECEIVER, transport_index=TRANSPORT, topic_index=TOPIC, reg_id=RECEIVER_REG,
         store_index=0,

@@ -10,10 +10,12 @@ from umstack._engine.endpoint import Endpoint
 from umstack.persistence.messages import encode_data
 from umstack.persistence.reader_side import ReaderSide, RecoveredMessage
 from umstack.persistence.receiver_side import ReceiverSide
-from umstack.persistence.source_side import FIRST_SQN_NAME, TRANSPORT_NAME
+from umstack.persistence.replay_start import ReplayStart
+from umstack.persistence.source_side import FIRST_SQN_NAME, TRANSPORT_NAME, SourceSide
 from umstack.store.protocol import StoreSide
 from umstack.store.protocol.store_gaps import AWAY_NS, REPAIR_NS
-from umstack.store.repository import ClientState, Repository, RepositorySettings
+from umstack.store.protocol.store_receivers import first_since
+from umstack.store.repository import ClientState, Repository, RepositorySettings, StoredMessage
 from umstack.store.wire import (
     PROACTIVE,
     ConfigurationValue,
@@ -88,8 +90,8 @@ class OneStore:
         while (commit := self.side.repository.commit()) is not None:
             self.side.committed(commit)
 
-    def keepalive(self, oldest_sqn: int) -> None:
-        """The source reports the oldest message that it may send again."""
+    def keepalive(self, oldest_sqn: int, is_last: bool = False) -> None:
+        """The source reports the oldest message that it may send again, and whether it ends."""
         self.side.received(
             _SOURCE,
             Keepalive(
@@ -99,6 +101,7 @@ class OneStore:
                 reg_id=self.source_id,
                 store_index=0,
                 oldest_sqn=oldest_sqn,
+                is_last=is_last,
             ).encode(),
         )
 
@@ -106,8 +109,8 @@ class OneStore:
 class Reading:
     """A reader of that Store."""
 
-    def __init__(self, store: OneStore, session_id: int = 3) -> None:
-        self.store, self.side = store, ReaderSide("orders", session_id)
+    def __init__(self, store: OneStore, session_id: int = 3, start: ReplayStart | None = None) -> None:
+        self.store, self.side = store, ReaderSide("orders", session_id, start)
         self.read: list[int] = []
         self.lost: list[tuple[int, int]] = []
         store.side.connected(_READER)
@@ -175,7 +178,7 @@ def test_a_gap_that_stays_is_marked_lost(ends: str) -> None:
         assert reading.lost == []
         reading.run(3, oldest_sqn=6)
     elif ends == "closed":  # it ended with everything stable
-        store.keepalive(6)
+        store.keepalive(6, is_last=True)
         store.side.disconnected(_SOURCE)
         reading.run(2)
     elif ends == "away":
@@ -199,6 +202,89 @@ def test_a_gap_that_stays_is_marked_lost(ends: str) -> None:
         again = Reading(store, session_id=4)
         again.run(oldest_sqn=0)
         assert (again.read, again.lost) == ([0, 1, 4, 5], [(2, 3)])
+
+
+def test_a_connection_that_drops_is_not_the_end_of_its_source() -> None:
+    """The source still serves NAKs, whose repair is kept; a gap is final only after their time. UP-40."""
+    store = OneStore()
+    store.keep(0, 1, 4, 5)
+    store.keepalive(6)
+    store.side.disconnected(_SOURCE)
+    reading = Reading(store)
+    reading.run(2)
+    assert (reading.read, reading.lost) == ([0, 1], [])
+    store.register()
+    store.keep(2, 3)
+    reading.run(2, oldest_sqn=6)
+    assert (reading.read, reading.lost, reading.side.is_complete) == ([0, 1, 2, 3, 4, 5], [], True)
+
+
+def test_a_source_reports_its_end_to_its_stores() -> None:
+    """Only the keepalive of a closed source says that it is the last."""
+    side = SourceSide("orders", 7, (Endpoint("10.0.0.1", 1),))
+    side.connected(0, 0)
+    for _ in range(2):
+        answer = RegistrationResponse(
+            is_source=True,
+            reg_id=9,
+            transport_index=0,
+            topic_index=1,
+            low_sqn=0,
+            high_sqn=2**32 - 1,
+            session_id=7,
+        )
+        side.received(0, answer.encode(), 0)
+        if not side.active_stores:
+            side.attach("session", 1, 0)
+    side.take_output(0)
+    side.tick(side.limits.keepalive_interval_ns)
+    side.end()
+    sent = [decode(one) for one in split(side.take_output(0))]
+    assert [one.is_last for one in sent if isinstance(one, Keepalive)] == [False, True]
+
+
+def test_a_start_inside_a_marker_skips_the_lost_messages_only() -> None:
+    """The messages behind the marker are delivered, and the rest of it is reported. UP-40."""
+    store = OneStore()
+    store.keep(*range(10))
+    store.side.repository.mark_lost(0, 10, 14)
+    store.keep(*range(15, 20))
+    reading = Reading(store, start=ReplayStart(sqn=12))
+    reading.run()
+    assert (reading.read, reading.lost, reading.side.is_complete) == ([15, 16, 17, 18, 19], [(12, 14)], True)
+
+
+def test_a_start_by_time_skips_what_has_no_time() -> None:
+    """Missing, marked and damaged messages cost one pass, not a read each. UP-40."""
+    disk = SimulatedDisk(1)
+    repository = Repository("simulated", _SETTINGS, files=disk, state=ClientState(None))
+    number = repository.register_source("orders", 7).number
+    far, end = 1 << 30, (1 << 30) + 10
+    for sqn in range(10):
+        repository.append(number, sqn, b"readable", sqn)
+    repository.mark_lost(number, 10, 999)
+    for sqn in range(2000, 4000):
+        repository.append(number, sqn, b"damaged", 50)
+    for sqn in range(far, end):
+        repository.append(number, sqn, b"readable", 100 + sqn - far)
+    while repository.commit() is not None:
+        pass
+    for file in disk.files.values():
+        file.current[:] = file.current.replace(b"damaged", b"DAMAGED")
+    calls: list[tuple[int, int]] = []
+    read = repository.read
+
+    def counted(source: int, first: int, last: int, max_bytes: int = 1 << 20) -> list[StoredMessage]:
+        calls.append((first, last))
+        return read(source, first, last, max_bytes)
+
+    vars(repository)["read"] = counted
+    for time_ns, wanted in [(0, 0), (5, 5), (10, 10), (100, 10), (101, far + 1), (109, end - 1), (110, end)]:
+        calls.clear()
+        damage_count = repository.damage_count
+        assert first_since(repository, number, repository.ranges(number), time_ns) == wanted, time_ns
+        assert len(calls) < 80
+        assert repository.damage_count - damage_count <= 2000
 
 
 def test_marks_are_not_acknowledged_as_messages() -> None:

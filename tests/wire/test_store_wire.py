@@ -167,6 +167,14 @@ EXPECTED: dict[str, dict[str, dict[str, Any]]] = {
     "keepalive of a source": {
         "ume_keepalive": {**INDEXES, "type": 2, "reg_id": SOURCE_REG, "flags.r_flag": 0, "flags.t_flag": 0}
     },
+    "last keepalive of a source": {
+        "ume_keepalive": {**INDEXES, "type": 2, "reg_id": SOURCE_REG},
+        "extopt": {
+            "cfgopt.name": ["umstack_oldest_sqn", "umstack_is_last"],
+            "cfgopt.value": ["46", "1"],
+            "cfgopt.scope": [1, 1],
+        },
+    },
     "keepalive of a receiver": {"ume_keepalive": {**INDEXES, "type": 1, "reg_id": RECEIVER_REG}},
     "requests": {
         "ume_rxreq": {

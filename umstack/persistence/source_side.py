@@ -298,7 +298,7 @@ class SourceSide:
         )
         one.output.append(registration.encode())
 
-    def _keepalive(self, store: int) -> Keepalive:
+    def _keepalive(self, store: int, is_last: bool = False) -> Keepalive:
         return Keepalive(
             sender=KeepaliveSender.SOURCE,
             transport_index=0,
@@ -307,12 +307,13 @@ class SourceSide:
             store_index=store,
             needs_response=True,
             oldest_sqn=next(iter(self._unstable), self.next_sqn) % _SPACE,
+            is_last=is_last,
         )
 
     def end(self) -> None:
         """The source ends: report to its Stores which messages it might still have sent; they expect no others."""
         for at in self.active_stores:
-            self._stores[at].output.append(self._keepalive(at).encode())
+            self._stores[at].output.append(self._keepalive(at, is_last=True).encode())
 
     def _on_response(self, store: int, response: RegistrationResponse, now_ns: int) -> None:
         one = self._stores[store]

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from umstack.store.repository import Repository, StagingFull
 
 REPAIR_NS = 15_000_000_000
-"""Age of a gap at which a connected source no longer fills it. A receiver's NAKs end after 10 s, and a source repeats
+"""Age of a gap at which a source no longer fills it. A receiver's NAKs end after 10 s, and a source repeats
 a message that is not stable every second."""
 AWAY_NS = 30_000_000_000
 """Time without a source after which its gaps count as final. A source that comes back repeats what is not stable."""
 _SILENT_NS = 5_000_000_000
-"""Time without bytes from a connected source after which its connection may be broken. Keepalives come every 2 s."""
+"""Time without bytes from a source after which its connection may be broken. Keepalives come every 2 s."""
 _MARK_SQNS = 1 << 16
 """Maximum number of messages that one record marks lost, and that are expected before the oldest one."""
 
@@ -32,7 +32,8 @@ class _Life:
     """Time of its last bytes."""
     oldest_sqn: int
     """The oldest message that it may send again, by its last keepalive."""
-    is_connected: bool = True
+    has_ended: bool = False
+    """It reported its end: it sends nothing more, and serves no NAKs."""
 
 
 class StoreGaps:
@@ -78,10 +79,14 @@ class StoreGaps:
             life.oldest_sqn = max(oldest_sqn, life.oldest_sqn)
 
     def disconnected(self, number: int) -> None:
-        """The connection of a source ended."""
+        """The connection of a source ended; the source may go on, and serve NAKs."""
+        self.heard([number])
+
+    def ended(self, number: int) -> None:
+        """A source reported its end."""
         life = self._lives.get(number)
         if life is not None:
-            life.is_connected, life.heard_ns = False, self._clock_ns()
+            life.has_ended = True
 
     def forget(self, number: int) -> None:
         """A source was deleted."""
@@ -110,7 +115,9 @@ class StoreGaps:
             return sqn
         if self._repository.holds(number, sqn):
             found = self._repository.read(number, sqn, sqn)
-            return sqn + found[0].lost_count if found else sqn + 1  # a marker, or a damaged message
+            if not found:
+                return sqn + 1  # a damaged message
+            return found[0].sqn + found[0].lost_count if found[0].lost_count else sqn
         after = next((first for first, last in ranges if last > sqn), None)
         if sqn < begin:
             return begin if after is None else min(begin, after)
@@ -149,12 +156,12 @@ class StoreGaps:
         life = self._lives.get(number)
         if life is None or sqn >= life.oldest_sqn:
             return sqn
-        if life.is_connected and not self._is_repaired(life, number, after):
+        if not life.has_ended and not self._is_repaired(life, number, after):
             return sqn
         return min(after, life.oldest_sqn)
 
     def _is_repaired(self, life: _Life, number: int, after: int) -> bool:
-        """Return true if the NAKs for the gap before a held message of a connected source have ended."""
+        """Return true if the NAKs for the gap before a held message of a source have ended."""
         now_ns = self._clock_ns()
         if now_ns - life.heard_ns >= _SILENT_NS or now_ns - life.since_ns < REPAIR_NS:
             return False

@@ -11,7 +11,7 @@ from umstack.persistence.replay_start import start_of
 from umstack.persistence.source_side import TRANSPORT_NAME
 from umstack.store.protocol.store_connections import Outbox, StoreConnection
 from umstack.store.protocol.store_gaps import StoreGaps
-from umstack.store.repository import DiskFull, Repository, SourceState
+from umstack.store.repository import DiskFull, Repository, SourceState, StoredMessage
 from umstack.store.wire import (
     RECOVERED,
     STORES_MAXIMUM,
@@ -39,31 +39,28 @@ def newest_of(repository: Repository, number: int) -> int | None:
 
 
 def first_since(repository: Repository, number: int, ranges: list[tuple[int, int]], time_ns: int) -> int:
-    """Return the first sqn of a source that was received at or after a time; behind the newest if there is none."""
-    counts = [last - first + 1 for first, last in ranges]
-    low, high = 0, sum(counts)
+    """Return the first sqn of a source that was received at or after a time; behind the newest if there is none.
+
+    Each message is read at most once, so damaged ones cost no more than one pass over them.
+    """
+    low, high = ranges[0][0], ranges[-1][1] + 1
     while low < high:
         middle = (low + high) // 2
-        # Markers have no time of reception, and damaged messages cannot be read: the next message decides.
-        sqn, last = _nth(ranges, middle), ranges[-1][1]
-        found = repository.read(number, sqn, sqn)
-        while sqn <= last and (not found or found[0].lost_count):
-            sqn += found[0].lost_count if found else 1
-            found = repository.read(number, sqn, sqn)
-        if sqn > last or found[0].received_ns >= time_ns:
+        found = _first_received(repository, number, middle, high - 1)
+        if found is None or found.received_ns >= time_ns:
             high = middle
         else:
-            low = middle + 1
-    return _nth(ranges, low)
+            low = found.sqn + 1
+    return next((max(first, low) for first, last in ranges if last >= low), low)
 
 
-def _nth(ranges: list[tuple[int, int]], position: int) -> int:
-    """Return the number at a position of the held ones."""
-    for first, last in ranges:
-        if position <= last - first:
-            return first + position
-        position -= last - first + 1
-    return ranges[-1][1] + 1
+def _first_received(repository: Repository, number: int, sqn: int, last_sqn: int) -> StoredMessage | None:
+    """Return the first message of a part that can be read; markers have no time of reception."""
+    while found := repository.read(number, sqn, last_sqn, max_bytes=1):
+        if not found[0].lost_count:
+            return found[0]
+        sqn = found[0].sqn + found[0].lost_count
+    return None
 
 
 class StoreReceivers:

@@ -373,6 +373,8 @@ class StoreSide:
                 near = self._newest_of(number)
                 oldest = extended(asked.oldest_sqn % _SPACE, source.first_sqn if near is None else near)
                 self._gaps.keeps_from(number, oldest)
+                if asked.is_last:
+                    self._gaps.ended(number)
 
     def _keepalive(self, one: StoreConnection, asked: Keepalive) -> Keepalive:
         is_waiting = any(

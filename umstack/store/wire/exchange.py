@@ -25,7 +25,7 @@ from umstack.store.wire.stores import (
 )
 
 _NEEDS_RESPONSE, _TOPIC_NOT_SEEN = 0x40, 0x20
-_OLDEST_SQN = "umstack_oldest_sqn"
+_OLDEST_SQN, _IS_LAST = "umstack_oldest_sqn", "umstack_is_last"
 
 REQUESTS_MAXIMUM = 2000
 """Maximum number of retransmission requests in one message, so that they fit."""
@@ -56,18 +56,22 @@ class Keepalive:
     oldest_sqn: int | None = None
     """From a source: the oldest message that it may send again; the next one if it keeps none. A configuration value,
     which other implementations ignore."""
+    is_last: bool = False
+    """From a source: it ends, and sends no message again. A configuration value, too."""
 
     def encode(self) -> bytes:
         """Return the control message. Raises struct.error if a value is out of range."""
-        oldest = (
-            () if self.oldest_sqn is None else (ConfigurationValue(_OLDEST_SQN, str(self.oldest_sqn), 1),)
-        )
+        values = list(self.terms.values(1))
+        if self.oldest_sqn is not None:
+            values.append(ConfigurationValue(_OLDEST_SQN, str(self.oldest_sqn), 1))
+        if self.is_last:
+            values.append(ConfigurationValue(_IS_LAST, "1", 1))
         flags = self.needs_response * _NEEDS_RESPONSE | (not self.has_seen_topic) * _TOPIC_NOT_SEEN
         body = layout.KEEPALIVE.pack(flags, self.sender, self.transport_index, self.topic_index, self.reg_id)
         return encode_chain([
             Option(OptionType.KEEPALIVE, body),
             Option(OptionType.STORE_ID, layout.STORE_ID.pack(self.store_index)),
-            *configuration_options((*self.terms.values(1), *oldest)),
+            *configuration_options(values),
         ])  # fmt: skip
 
     @classmethod
@@ -90,6 +94,7 @@ class Keepalive:
             has_seen_topic=not flags & _TOPIC_NOT_SEEN,
             terms=StoreTerms.of(received),
             oldest_sqn=None if oldest is None else decode_number(_OLDEST_SQN, oldest),
+            is_last=values.get(_IS_LAST) == "1",
         )
 
 
