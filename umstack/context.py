@@ -351,14 +351,15 @@ class Context(AsyncClosing):
                 return self._make_source(topic, chosen)
         self._check_no_driver("store=", "which does not advertise a source's Stores")
 
-        def make_source(first_sqn: int, topic_options: tuple[WireOption, ...], unsplit_bytes: int) -> Source:
+        def make_source(first_sqn: int, topic_options: tuple[WireOption, ...]) -> Source:
             named: SourceKeywords = {**options, "initial_sequence_number": first_sqn}
             with self._core.lifecycle:
                 self._core.check_open()
-                return self._make_source(topic, config.source_options(**named), topic_options, unsplit_bytes)
+                return self._make_source(
+                    topic, config.source_options(**named), topic_options, is_unsplit=True
+                )
 
-        size, timeout = self.datagram_bytes, registration_timeout
-        source = PersistentSource(make_source, size, topic, store, session_id, chosen, timeout)
+        source = PersistentSource(make_source, topic, store, session_id, chosen, registration_timeout)
         self._persistent_sources.add(source)
         return source
 
@@ -373,7 +374,7 @@ class Context(AsyncClosing):
         topic: str,
         chosen: SourceOptions,
         topic_options: tuple[WireOption, ...] = (),
-        unsplit_bytes: int = 0,
+        is_unsplit: bool = False,
     ) -> Source:
         if self._driver is not None and chosen.transport != "lbtipc":  # LBT-IPC is in memory already
             from umstack.attached import AttachedSource
@@ -401,7 +402,7 @@ class Context(AsyncClosing):
                 self._next_topic_index,
                 chosen,
                 self._requests,
-                unsplit_bytes,
+                is_unsplit,
             )
         except BaseException:
             self._engine.sessions.release(session)

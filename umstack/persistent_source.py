@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from umstack.telemetry.reading import Counters
 
 _SPACE = 1 << 32
-_HEADERS_BYTES = 128
-"""Space for the headers of a datagram with one message."""
 _STREAM_BYTES = 4 << 20
 EVENTS_MAX = 65_536
 """Events that wait for `take_events`; then the oldest are dropped."""
@@ -48,7 +46,8 @@ class PersistentSource:
     Attributes:
         topic: Name of the topic.
         maximum_bytes: Length of the longest message: it must fit one datagram of the interface's size when the source
-            was made. It stays the same if the path carries less later: such a message is then sent in pieces.
+            was made, and of its session's. It stays the same if the path carries less later: such a message is then
+            sent in pieces.
         first_sequence_number: Number of the first message, by consensus of the Stores. A restarted source continues
             the numbering: it gives the messages that its Stores do not have their former numbers again.
 
@@ -63,8 +62,7 @@ class PersistentSource:
 
     def __init__(
         self,
-        make_source: Callable[[int, tuple[WireOption, ...], int], Source],
-        datagram_bytes: int,
+        make_source: Callable[[int, tuple[WireOption, ...]], Source],
         topic: str,
         stores: Sequence[str | tuple[str, int]],
         session_id: int | str,
@@ -73,8 +71,8 @@ class PersistentSource:
     ) -> None:
         """Register at the Stores; called by Context.source().
 
-        `make_source` opens the source of the context, from the number of its first message, its topic options and the
-        length up to which no message is split.
+        `make_source` opens the source of the context, from the number of its first message and its topic options. A
+        message that fits one datagram now is never split.
         """
         if not 0 < len(stores) <= STORES_MAXIMUM:
             raise InvalidArgument(
@@ -106,14 +104,11 @@ class PersistentSource:
         try:
             self.first_sequence_number = self._await_first(topic, deadline)
             """Number of the first message."""
-            unsplit_bytes = datagram_bytes - _HEADERS_BYTES
-            self._source = make_source(
-                self.first_sequence_number, store_topic_options(endpoints), unsplit_bytes
-            )
+            self._source = make_source(self.first_sequence_number, store_topic_options(endpoints))
         except BaseException:
             self._end_thread()
             raise
-        self.maximum_bytes = min(self._source.message_maximum_bytes, unsplit_bytes)
+        self.maximum_bytes = min(self._source.message_maximum_bytes, self._source._publication.unsplit_bytes)
         """Length of the longest message, which never changes."""
         with self._changed:
             self._side.attach(self._source.transport, self._source.topic_index, time.monotonic_ns())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.unit.store_thread import PausedStore, running_store
 from tests.waiting import wait_for
 from umstack._engine.endpoint import Endpoint
 from umstack.context import Context
-from umstack.errors import BackPressured, InvalidArgument
+from umstack.errors import BackPressured, InvalidArgument, MessageTooLong
 from umstack.persistence.advertised import store_endpoint, store_topic_options, stores_of
 from umstack.persistence.events import FlightSize, MessageStable
 from umstack.persistence.session_ids import SESSION_ID_MAXIMUM, session_id_of
@@ -120,3 +121,26 @@ def test_events_of_the_last_messages_outlive_the_source(store: PausedStore, cont
     stable = [event for event in source.take_events() if isinstance(event, MessageStable)]
     assert sum(event.last_sqn - event.first_sqn + 1 for event in stable) == last + 1
     assert source.close() == []
+
+
+@pytest.mark.parametrize(
+    ("transport", "options", "size"),
+    [
+        ("lbtru", {"transport_lbtru_datagram_max_size": 1200}, 1200),
+        ("tcp", {"transport_tcp_datagram_max_size": 500}, 500),
+        ("lbtipc", {"transport_lbtipc_datagram_max_size": 500}, 500),
+    ],
+)
+def test_the_longest_message_fits_the_datagrams_of_the_session(
+    store: PausedStore, transport: str, options: dict[str, Any], size: int
+) -> None:
+    """A session with shorter datagrams than the interface's has shorter messages; the longest one is kept."""
+    with (
+        open_context(**options) as context,
+        context.source("orders", store=[store.endpoint], session_id=7, transport=transport) as source,
+    ):
+        assert size - 150 < source.maximum_bytes < size
+        source.send(bytes(source.maximum_bytes), flush=True)
+        assert source.wait_stable(timeout=10)
+        with pytest.raises(MessageTooLong):
+            source.send(bytes(source.maximum_bytes + 1))

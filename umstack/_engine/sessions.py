@@ -187,6 +187,7 @@ class SourceSession:
     __slots__ = (
         "_memory",
         "address",
+        "datagram_max_bytes",
         "handle",
         "key_set",
         "log_key",
@@ -240,6 +241,8 @@ class SourceSession:
             self._open_lbtrm(core, config)
             self.address = LbtrmAddress(ip, place.group, config.session_id, place.port, config.nak_port)
         self._memory = LogMemory(self.handle)
+        self.datagram_max_bytes = int(config.datagram_max_bytes)
+        """The longest datagram that the session has space for; its path may carry less."""
         lib.um_publication_session_limit_datagram(self.handle, datagram_bytes)
         self.name = transport_name(self.address)
 
