@@ -46,7 +46,7 @@ def umstack(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
         [sys.executable, "-m", "umstack", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         env={**os.environ, **environment},
         input="line\n",
     )

@@ -78,12 +78,12 @@ def job(truth: Truth, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
     wait_for(lambda: bool(cluster.busy_executors()) or running.poll() is not None, "parts are decoded", 120)
     [first, *_] = cluster.busy_executors()
     os.kill(first, signal.SIGKILL)
-    said, complained = running.communicate(timeout=240)
+    said, complained = running.communicate(timeout=420)
     assert running.returncode == 0, complained[-3000:]
     return Job(out, json.loads(said), complained, parts)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_cluster_gives_the_same_report_if_an_executor_is_killed(job: Job, truth: Truth) -> None:
     """A master and two workers run in separate processes: nothing assumes local mode, and nothing is lost or
     counted twice.
