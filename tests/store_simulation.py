@@ -384,7 +384,7 @@ class Simulation:
             self.read_count += 1
             host.read.setdefault(reader.session_id, set()).add(sqn)
             if self.random.random() < 0.5:
-                reader.acknowledge(message)
+                reader.acknowledge({message.source_session_id: message.sqn + 1})
                 host.acknowledged[reader.session_id] = max(sqn, host.acknowledged.get(reader.session_id, 0))
         if reader.error not in (None, RegistrationError.SOURCE_NOT_FOUND):
             raise Failed(f"a reader was refused: {reader.error}")
@@ -456,7 +456,7 @@ class Simulation:
         while True:
             for message in reader.take():
                 if isinstance(message, RecoveredMessage):
-                    reader.acknowledge(message)
+                    reader.acknowledge({message.source_session_id: message.sqn + 1})
                     count += 1
             for data in split(reader.take_output()):
                 side.received(link.number, data)

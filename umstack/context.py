@@ -508,7 +508,7 @@ class Context(AsyncClosing):
             )
         if from_store or start is not None:
             self._check_no_driver("from_store=", "which does not know the Stores of sources")
-            check_replay(topic, from_store, on_message, queue, takes_group)
+            check_replay(topic, from_store, chosen, on_message, queue, takes_group)
             return open_replay(
                 topic,
                 from_store,

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from umstack.errors import Closed, OptionError
+from umstack.config import ReceiverOptions
+from umstack.errors import Closed, NotConnected, OptionError
 from umstack.events import BurstLoss, Event, Message
-from umstack.persistence.reader_side import LostRange, RecoveredMessage
+from umstack.persistence.reader_side import LostRange
 from umstack.persistence.replay_start import replay_start
 from umstack.persistence.session_ids import session_id_of, temporary_session_id
-from umstack.persistence.store_replay import StoreAddress, StoreReplay
+from umstack.persistence.store_replay import Item, StoreAddress, StoreReplay
 from umstack.receiver import Receiver
 
+_log = logging.getLogger(__name__)
 FROM_BEFORE = 8
 """Flag of messages from before the receiver joined (UM-140)."""
 
 
-def event_of(topic: str, item: RecoveredMessage | LostRange) -> Message | BurstLoss:
+def event_of(topic: str, item: Item) -> Message | BurstLoss:
     """Return what a Store answered as an event of a receiver. Its source is named by its session id."""
     source = f"STORE:{item.source_session_id:#x}"
     if isinstance(item, LostRange):
@@ -57,19 +60,23 @@ class ReplayReceiver:
         self.topic = replay.topic
         self._replay = replay
         self._open_live = open_live
-        self._items: Iterator[RecoveredMessage | LostRange] | None = replay.items()
+        self._chunks: Iterator[list[Item]] | None = replay.chunks()
+        self._chunk: list[Item] = []
+        self._read = 0
+        """Items of the chunk that the application got."""
         self._live: Receiver | None = None
         self.closed = False
 
     @property
     def is_live(self) -> bool:
         """True once everything that the Stores had has been read."""
-        return self._items is None
+        return self._chunks is None
 
     def events(self, timeout: float | None = None) -> Iterator[Event]:
         """Iterate messages and events: first those of the Stores, then the live ones.
 
-        Lost messages of the Stores are BurstLoss events. A second call continues where the first one ended.
+        Lost messages of the Stores are BurstLoss events. A second call continues where the first one ended, also
+        after an error: then it connects to the Stores again.
 
         Args:
             timeout: End after this many seconds without a live message; None: wait, 0: end where the replay ends.
@@ -87,20 +94,35 @@ class ReplayReceiver:
                 print([event for event in receiver.events(timeout=1)])
             ```
         """
-        while self._items is not None:
+        self._check_open()
+        while (item := self._next_stored()) is not None:
+            yield event_of(self.topic, item)
             self._check_open()
-            item = next(self._items, None)
-            if item is None:
-                self._items = None
-            else:
-                yield event_of(self.topic, item)
         if timeout == 0:
             return
         if self._live is None:
-            self._check_open()
             self._live = self._open_live()
-        while batch := self._live.poll(timeout=timeout):
+        # One row at a time: the live receiver acknowledges all that it returned, also what no iterator yielded.
+        while batch := self._live.poll(1, timeout):
             yield from batch.events()
+
+    def _next_stored(self) -> Item | None:
+        """Return the next message or loss of the Stores; None: there is none left. Raises NotConnected."""
+        while self._chunks is not None:
+            if self._read < len(self._chunk):
+                self._read += 1
+                return self._chunk[self._read - 1]
+            self._chunk, self._read = [], 0
+            try:
+                chunk = next(self._chunks, None)
+            except NotConnected:
+                self._chunks = self._replay.chunks()
+                raise
+            if chunk is None:
+                self._chunks = None
+            else:
+                self._chunk = chunk
+        return None
 
     def __iter__(self) -> Iterator[Message]:
         """Iterate the messages; lost ones are skipped (`events()` reports them)."""
@@ -119,8 +141,14 @@ class ReplayReceiver:
                 receiver.close()
             ```
         """
+        if not self.closed and self._chunks is not None:
+            self._replay.stop_after(self._read)
+            try:
+                next(self._chunks, None)
+            except NotConnected as error:
+                _log.warning("%s: what was read is not acknowledged: %s", self.topic, error)
         self.closed = True
-        self._items = None
+        self._chunks = None
         if self._live is not None:
             self._live.close()
 
@@ -133,8 +161,15 @@ class ReplayReceiver:
         self.close()
 
 
-def check_replay(topic: str, stores: Sequence[StoreAddress], *excluded: object) -> None:
-    """Raise OptionError if there are no Stores, or one of the arguments that a replay excludes."""
+def check_replay(
+    topic: str, stores: Sequence[StoreAddress], options: ReceiverOptions, *excluded: object
+) -> None:
+    """Raise OptionError if there are no Stores, or one of the arguments or options that a replay excludes."""
+    if options.ume_explicit_ack_only:
+        raise OptionError(
+            f"receiver {topic!r}: from_store= acknowledges what was read, and ume_explicit_ack_only is 1",
+            hint="set ume_explicit_ack_only to 0, or use session_id= without from_store= and call acknowledge()",
+        )
     if not stores or any(one is not None for one in excluded):
         raise OptionError(
             f"receiver {topic!r}: start= needs from_store=, which excludes on_message=, queue= and takes_group=",

@@ -15,26 +15,13 @@ from click.testing import CliRunner
 
 from tests.unit.loopback import configuration_file, open_context
 from tests.unit.store_thread import PausedStore, running_store
+from tests.unit.stored_messages import fill, items
 from tests.waiting import SECONDS
 from umstack.cli import command
 from umstack.errors import InvalidArgument, NotConnected, OptionError
 from umstack.events import BurstLoss, Message
-from umstack.persistence.messages import encode_data
 from umstack.persistence.reader_side import LostRange, RecoveredMessage
 from umstack.persistence.store_replay import StoreReplay, replay
-from umstack.store.repository import Repository
-
-
-def _fill(directory: Path, sqns: Iterator[int] | range, first_ns: int = 0, lost: range = range(0)) -> None:
-    """Write messages of source 7, one per second from a time on."""
-    with Repository(directory) as repository:
-        source = repository.register_source("orders", 7)
-        for sqn in sqns:
-            repository.append(source.number, sqn, encode_data(1, sqn, b"%d" % sqn), first_ns + sqn * 10**9)
-        if lost:
-            repository.mark_lost(source.number, lost[0], lost[-1])
-        while repository.commit() is not None:
-            pass
 
 
 def _numbers(first: int, end: int) -> list[bytes]:
@@ -49,7 +36,7 @@ def _stores(tmp_path: Path, count: int = 3) -> Iterator[list[PausedStore]]:
 
 def test_a_replay_begins_at_a_number_or_a_time(tmp_path: Path) -> None:
     """By number, by a time between two messages, before the oldest and behind the newest."""
-    _fill(tmp_path, itertools.chain(range(10), range(15, 20)), 10**18, range(10, 15))  # type: ignore[arg-type]
+    fill(tmp_path, itertools.chain(range(10), range(15, 20)), 10**18, range(10, 15))
     with running_store(tmp_path) as store:
 
         def read(start: int | str | datetime | None) -> list[int]:
@@ -79,39 +66,39 @@ def test_a_replay_begins_at_a_number_or_a_time(tmp_path: Path) -> None:
 
 def test_several_stores_complete_each_other(tmp_path: Path) -> None:
     """One that lost messages, one that lacks the end, one that is away: everything that any has arrives in order."""
-    _fill(tmp_path / "0", itertools.chain(range(3), range(6, 8)), lost=range(3, 6))  # type: ignore[arg-type]
-    _fill(tmp_path / "1", itertools.chain(range(4), range(5, 12)), lost=range(4, 5))  # type: ignore[arg-type]
-    _fill(tmp_path / "2", range(4))
+    fill(tmp_path / "0", itertools.chain(range(3), range(6, 8)), lost=range(3, 6))
+    fill(tmp_path / "1", itertools.chain(range(4), range(5, 12)), lost=range(4, 5))
+    fill(tmp_path / "2", range(4))
     with _stores(tmp_path) as stores:
         away = ("127.0.0.1", 1)
         endpoints = [away, *(store.endpoint for store in stores)]
-        items = list(StoreReplay("orders", endpoints, 3).items())
-        read = [item.sqn for item in items if isinstance(item, RecoveredMessage)]
-        lost = [item for item in items if isinstance(item, LostRange)]
+        found = items(StoreReplay("orders", endpoints, 3))
+        read = [item.sqn for item in found if isinstance(item, RecoveredMessage)]
+        lost = [item for item in found if isinstance(item, LostRange)]
         assert read == [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11]
         assert lost == [LostRange(7, 4, 4)]
-        assert list(StoreReplay("orders", endpoints[1:2], 3).items()) == []
+        assert items(StoreReplay("orders", endpoints[1:2], 3)) == []
         with pytest.raises(NotConnected):
-            list(StoreReplay("orders", [away], 3, timeout=0.5).items())
+            items(StoreReplay("orders", [away], 3, timeout=0.5))
 
 
 def test_a_temporary_reader_is_forgotten(tmp_path: Path) -> None:
     """A reader without a session id of its own leaves no state at the Store."""
-    _fill(tmp_path, range(3))
+    fill(tmp_path, range(3))
     with running_store(tmp_path) as store:
-        assert len(list(StoreReplay("orders", [store.endpoint], 3, is_temporary=True).items())) == 3
+        assert len(items(StoreReplay("orders", [store.endpoint], 3, is_temporary=True))) == 3
         assert store.side.counters["deregistered"] == 1
         assert store.side.repository.state.receivers(0) == []
 
 
 def test_a_replay_continues_with_the_live_stream(tmp_path: Path) -> None:
     """What Stores had comes first, then what the source sends meanwhile and later: each message once, in order."""
-    with _stores(tmp_path) as stores, open_context() as publishing, open_context() as context:
+    with _stores(tmp_path, 1) as stores, open_context() as publishing, open_context() as context:
         endpoints = [store.endpoint for store in stores]
         with publishing.source("orders", store=endpoints, session_id="desk7") as source:
             source.send_many(_numbers(0, 300), flush=True)
             assert source.wait_stable(SECONDS)
-            with context.receiver("orders", from_store=endpoints[:1], start=100) as receiver:
+            with context.receiver("orders", from_store=endpoints, start=100) as receiver:
                 events = receiver.events(timeout=SECONDS)
                 read = [next(events) for _ in range(50)]
                 source.send_many(_numbers(300, 400), flush=True)
@@ -129,7 +116,7 @@ def test_a_replay_continues_with_the_live_stream(tmp_path: Path) -> None:
 
 def test_losses_are_events_of_the_receiver(tmp_path: Path) -> None:
     """A lost range is a BurstLoss; without a live source the iteration ends after its timeout."""
-    _fill(tmp_path, itertools.chain(range(2), range(4, 6)), lost=range(2, 4))  # type: ignore[arg-type]
+    fill(tmp_path, itertools.chain(range(2), range(4, 6)), lost=range(2, 4))
     with running_store(tmp_path) as store, open_context() as context:
         with context.receiver("orders", from_store=[store.endpoint]) as receiver:
             found = list(receiver.events(timeout=0))
@@ -144,7 +131,7 @@ def test_losses_are_events_of_the_receiver(tmp_path: Path) -> None:
 
 def test_the_command_plays_messages_again(tmp_path: Path) -> None:
     """`umstack recv --from-store`: lines, JSON, a start, the end of the replay, and status 1 for losses. UX-1."""
-    _fill(tmp_path / "0", itertools.chain(range(4), range(6, 8)), lost=range(4, 6))  # type: ignore[arg-type]
+    fill(tmp_path / "0", itertools.chain(range(4), range(6, 8)), lost=range(4, 6))
     with running_store(tmp_path / "0") as store:
         ip, port = store.endpoint
         line = ["recv", "orders", "--from-store", f"{ip}:{port}", "--until-end"]

@@ -135,7 +135,7 @@ class Reading:
                 for item in self.side.take():
                     if isinstance(item, RecoveredMessage):
                         self.read.append(item.sqn)
-                        self.side.acknowledge(item)
+                        self.side.acknowledge({item.source_session_id: item.sqn + 1})
                     else:
                         self.lost.append((item.first_sqn, item.last_sqn))
             self.store.commit()

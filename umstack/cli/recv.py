@@ -27,7 +27,7 @@ from umstack.cli.output import silence_stdout, write_problem
 from umstack.cli.recv_stored import (
     Stored,
     StoredBatch,
-    stored_batches,
+    stored_batch,
     stored_options,
 )
 from umstack.cli.stack_options import (
@@ -349,6 +349,14 @@ class Ending:
     timeout: float | None
     until_end: bool
 
+    def is_reached(self, summary: Summary) -> bool:
+        """Return true once `--count` messages or trees were taken."""
+        return self.count is not None and summary.count >= self.count
+
+    def rows_left(self, summary: Summary, maximum: int) -> int:
+        """Return how many rows may be taken at once, so that none is taken behind the last one counted."""
+        return maximum if self.count is None else min(maximum, self.count - summary.count)
+
 
 def _named(topic: str | None, prefix: str | None, regex: str | None) -> str:
     """Return the topic or the pattern. Raises click.UsageError unless exactly one is given."""
@@ -409,21 +417,26 @@ def _play(stored: Stored, sink: Sink, summary: Summary, meter: Meter, ending: En
     is_temporary = stored.session_id is None and ending.until_end
     replay = StoreReplay(summary.topic, stored.stores, session_id, stored.start, is_temporary=is_temporary)
     try:
-        for batch in stored_batches(replay, ending.count):
-            _take(batch, sink, summary)
+        for chunk in replay.chunks():
+            taken = 0
+            while taken < len(chunk) and not ending.is_reached(summary):
+                rows = chunk[taken : taken + ending.rows_left(summary, len(chunk))]
+                _take(stored_batch(summary.topic, rows), sink, summary)
+                taken += len(rows)
+            if ending.is_reached(summary):
+                replay.stop_after(taken)
             meter.show_traffic("received", summary.messages, summary.bytes)
-    except NotConnected as error:
-        summary.problems.append(str(error))
-        return 0
-    is_reached = ending.count is not None and summary.count >= ending.count
-    return 0 if ending.until_end or is_reached else session_id
+    except NotConnected:
+        return 0  # the failure of each Store is a problem
+    finally:
+        summary.problems += map(str, replay.failures)
+    return 0 if ending.until_end or ending.is_reached(summary) else session_id
 
 
 def _receive(receiver: Reader, sink: Sink, summary: Summary, meter: Meter, ending: Ending) -> None:
     last = time.monotonic()
-    while ending.count is None or summary.count < ending.count:
-        rows = POLL_ROWS if ending.count is None else min(POLL_ROWS, ending.count - summary.count)
-        with receiver.poll(rows, _POLL_SECONDS) as batch:
+    while not ending.is_reached(summary):
+        with receiver.poll(ending.rows_left(summary, POLL_ROWS), _POLL_SECONDS) as batch:
             if batch:
                 last = time.monotonic()
                 if _take(batch, sink, summary) and ending.until_end:

@@ -14,11 +14,8 @@ from umstack.events import Event, Message
 from umstack.persistence.advertised import store_endpoint
 from umstack.persistence.replay_start import ReplayStart, replay_start
 from umstack.persistence.session_ids import session_id_of
-from umstack.persistence.store_replay import StoreReplay
+from umstack.persistence.store_replay import Item
 from umstack.replay_receiver import event_of
-
-_ROWS_MAX = 1024
-
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -104,22 +101,9 @@ class StoredBatch:
         """Nothing is shared with the receiver."""
 
 
-def stored_batches(replay: StoreReplay, count: int | None) -> Iterator[StoredBatch]:
-    """Yield what Stores have, until `count` messages; None: all. Raises NotConnected."""
-    left = count
-    rows: list[Event] = []
-    items = replay.items()
-    while left != 0:
-        item = next(items, None)
-        if item is not None:
-            rows.append(event_of(replay.topic, item))
-            if left is not None and isinstance(rows[-1], Message):
-                left -= 1
-        if rows and (item is None or left == 0 or len(rows) >= _ROWS_MAX):
-            yield StoredBatch(rows)
-            rows = []
-        if item is None:
-            return
+def stored_batch(topic: str, items: Sequence[Item]) -> StoredBatch:
+    """Return what Stores answered as a batch."""
+    return StoredBatch([event_of(topic, item) for item in items])
 
 
-__all__ = ["Stored", "StoredBatch", "stored_batches", "stored_options"]
+__all__ = ["Stored", "StoredBatch", "stored_batch", "stored_options"]

@@ -65,11 +65,19 @@ class _Source:
     receiver_reg_id: int = 0
     session_id: int = 0
     is_registered: bool = False
+    is_empty: bool = True
+    """The Store has no message of it."""
+    has_messages: bool = False
+    """The Store had messages to deliver when it answered."""
+    begins_at_ack: bool = False
+    """Its first message is the one after the last acknowledgement, not one that the reader named or the oldest."""
     next_sqn: int = 0
     """The next message to deliver."""
     asked_sqn: int = 0
     """The next message to request."""
     high_sqn: int = -1
+    acknowledged_sqn: int | None = None
+    """The last one acknowledged over this connection."""
     waiting: dict[int, bytes | int] = field(default_factory=dict)
     """Answers from `next_sqn` on: a message, or the end of the lost ones that begin here."""
     expected: dict[int, int] = field(default_factory=dict)
@@ -134,9 +142,12 @@ class ReaderSide:
                 return LostRange(source.session_id, source.next_sqn % _SPACE, source.next_sqn % _SPACE)
         return None
 
-    def next_sqns(self) -> dict[int, int]:
-        """Return the number behind the last one that was read, by session id of its source."""
-        return {one.session_id: one.next_sqn % _SPACE for one in self._sources.values() if one.is_registered}
+    def acknowledged(self) -> dict[int, int]:
+        """Return where the next Store continues, by session id of each source that this reader acknowledged before.
+
+        A source that it did not acknowledge has no place here: this Store may have nothing of it to deliver.
+        """
+        return {one.session_id: one.next_sqn % _SPACE for one in self._sources.values() if one.begins_at_ack}
 
     def tick(self, now_ns: int) -> None:
         """Request again what the Store did not have a while ago."""
@@ -149,7 +160,7 @@ class ReaderSide:
     @property
     def is_complete(self) -> bool:
         """True once every message was returned, or the Store refused the reader."""
-        return self.error is not None or (self._is_registered and self._is_read and not self._items)
+        return self.error is not None or (self.is_registered and self._is_read and not self._items)
 
     @property
     def _is_read(self) -> bool:
@@ -157,20 +168,37 @@ class ReaderSide:
         return all(one.next_sqn > one.high_sqn for one in self._sources.values() if one.is_registered)
 
     @property
-    def _is_registered(self) -> bool:
+    def is_registered(self) -> bool:
+        """True once the Store has answered for each source of the topic."""
         return self._is_listed and all(one.is_registered for one in self._sources.values())
 
-    def acknowledge(self, message: RecoveredMessage) -> None:
-        """The application consumed this message of its source, and all before it."""
-        source = self._sources[message.source_reg_id]
-        ack = ConsumptionAck(
-            transport_index=source.index,
-            source_reg_id=source.reg_id,
-            receiver_reg_id=source.receiver_reg_id,
-            sqn=message.sqn % _SPACE,
-            store_index=0,
-        )
-        self._output.append(ack.encode())
+    def acknowledge(self, taken: Mapping[int, int]) -> None:
+        """Acknowledge each source that the Store has, as far as the application took its messages from any Store.
+
+        A source without a message to deliver is acknowledged, too: a reader with the same session id that follows
+        then begins with the next message, and not with the oldest.
+
+        Args:
+            taken: By session id of a source, the number behind the last message or lost range that was taken.
+        """
+        for source in self._sources.values():
+            if not source.is_registered or source.is_empty:
+                continue
+            next_sqn = taken.get(source.session_id, None if source.has_messages else source.next_sqn)
+            if next_sqn is None:
+                continue
+            sqn = (next_sqn - 1) % _SPACE
+            if sqn == source.acknowledged_sqn:
+                continue
+            source.acknowledged_sqn = sqn
+            ack = ConsumptionAck(
+                transport_index=source.index,
+                source_reg_id=source.reg_id,
+                receiver_reg_id=source.receiver_reg_id,
+                sqn=sqn,
+                store_index=0,
+            )
+            self._output.append(ack.encode())
 
     def confirm(self) -> None:
         """Ask the Store for an answer to all acknowledgements so far; `is_confirmed` becomes true with it."""
@@ -249,8 +277,12 @@ class ReaderSide:
         low = extended(response.low_sqn, high)
         source.session_id = response.terms.source_session_id
         source.high_sqn = high if low <= high + 1 else low - 1
+        source.is_empty = low == high + 1 == 2 * _SPACE  # a Store without a message answers 0 and -1
+        source.begins_at_ack = response.is_known and self._start is None and not source.is_empty
         if source.session_id in self._positions:
-            low = extended(self._positions[source.session_id], high)
+            position = extended(self._positions[source.session_id], high)
+            low = max(low, position) if source.begins_at_ack else position
+        source.has_messages = low <= source.high_sqn
         if self._only is not None:
             low = extended(self._only.first_sqn, high)
             last = extended(self._only.last_sqn, high)
@@ -274,7 +306,7 @@ class ReaderSide:
 
     def _request(self) -> None:
         """Request messages of the source that is read, once half of the window is free."""
-        if not self._is_registered or self._is_read:
+        if not self.is_registered or self._is_read:
             return
         source = self._reading()
         end = min(source.high_sqn + 1, source.next_sqn + _WINDOW)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import select
 import socket
@@ -24,6 +25,7 @@ _NS = 1_000_000_000
 _SPACE = 1 << 32
 _log = logging.getLogger(__name__)
 StoreAddress = str | tuple[str, int]
+Item = RecoveredMessage | LostRange
 
 
 def replay(
@@ -70,7 +72,7 @@ def replay(
     reading = StoreReplay(
         topic, stores, session_id_of(session_id), first, timeout=timeout, is_explicit=is_explicit
     )
-    for item in reading.items():
+    for item in itertools.chain.from_iterable(reading.chunks()):
         if isinstance(item, RecoveredMessage):
             yield item
         else:
@@ -109,75 +111,108 @@ class StoreReplay:
         self._is_explicit = is_explicit
         self._is_temporary = is_temporary
         self._positions: dict[int, int] = {}
-        """By session id of a source, the next number to deliver."""
+        """By session id of a source, the number behind the last message or lost range that was taken."""
+        self._failed: dict[Endpoint, NotConnected] = {}
+        self._stop_after: int | None = None
 
-    def items(self) -> Iterator[RecoveredMessage | LostRange]:
+    @property
+    def failures(self) -> list[NotConnected]:
+        """Why Stores could not be read to the end: messages that only they have were not played."""
+        return list(self._failed.values())
+
+    def chunks(self) -> Iterator[list[Item]]:
         """Yield messages, and those that no Store has, in order of each source.
 
-        The Stores are read in turn: each continues where the one before it ended.
+        The Stores are read in turn: each continues where the one before it ended. A chunk is acknowledged when the
+        next one is requested. Another call continues behind the last chunk that was taken.
 
         Raises:
             NotConnected: No Store could be read.
         """
-        left, is_read, failure = list(self._stores), False, None
+        self._failed.clear()
+        left = list(self._stores) if self._stop_after is None else []
+        is_read, failure = False, None
         while left:
             endpoint = left.pop(0)
             others = [one for one in self._stores if one != endpoint]
             has_moved = False
             try:
-                for item in self._read(endpoint):
+                for items in self._read(endpoint):
                     has_moved = True
-                    if isinstance(item, LostRange):
-                        yield from self._fill(item, others)
-                        self._positions[item.source_session_id] = (item.last_sqn + 1) % _SPACE
-                    else:
-                        yield item
-                        self._positions[item.source_session_id] = (item.sqn + 1) % _SPACE
+                    yield from self._deliver(items, others)
                 is_read = True
+                self._failed.pop(endpoint, None)
             except NotConnected as error:
-                failure = error
                 if has_moved:
                     left.insert(0, endpoint)  # a Store ends connections on which nothing is sent for long
+                else:
+                    failure = error
+                    self._note_failed(endpoint, error)
+            if is_read and self._stop_after is not None:
+                return
         if failure is not None and not is_read:
             raise failure
 
-    def _fill(self, lost: LostRange, stores: Sequence[Endpoint]) -> Iterator[RecoveredMessage | LostRange]:
-        """Yield from other Stores what one has lost."""
-        if not stores:
-            yield lost
-            return
-        next_sqn = lost.first_sqn
-        try:
-            for item in self._read(stores[0], lost):
-                if isinstance(item, LostRange):
-                    yield from self._fill(item, stores[1:])
-                    next_sqn = (item.last_sqn + 1) % _SPACE
-                else:
-                    yield item
-                    next_sqn = (item.sqn + 1) % _SPACE
-        except NotConnected as error:
-            _log.info("%s", error)
-        if next_sqn != (lost.last_sqn + 1) % _SPACE:
-            yield from self._fill(lost._replace(first_sqn=next_sqn), stores[1:])
+    def stop_after(self, count: int) -> None:
+        """End after so many items of the last chunk: the next request acknowledges them, and returns nothing."""
+        self._stop_after = count
 
-    def _read(
-        self, endpoint: Endpoint, only: LostRange | None = None
-    ) -> Iterator[RecoveredMessage | LostRange]:
+    def _note_failed(self, endpoint: Endpoint, error: NotConnected) -> None:
+        self._failed[endpoint] = error
+        _log.warning("%s: %s", self.topic, error)
+
+    def _deliver(self, items: Sequence[Item], others: Sequence[Endpoint]) -> Iterator[list[Item]]:
+        """Yield items in order; what is lost comes from the other Stores, if they have it."""
+        for is_lost, found in itertools.groupby(items, lambda item: isinstance(item, LostRange)):
+            if is_lost and others:
+                for lost in found:
+                    assert isinstance(lost, LostRange)
+                    yield from self._fill(lost, others)
+                    if self._stop_after is not None:
+                        return
+                continue
+            rows = list(found)
+            yield rows
+            for row in rows[: self._stop_after]:
+                last_sqn = row.last_sqn if isinstance(row, LostRange) else row.sqn
+                self._positions[row.source_session_id] = (last_sqn + 1) % _SPACE
+            if self._stop_after is not None:
+                return
+
+    def _fill(self, lost: LostRange, stores: Sequence[Endpoint]) -> Iterator[list[Item]]:
+        """Yield from other Stores what one has lost. A Store that failed in this replay is not asked again."""
+        left = [one for one in stores if one not in self._failed]
+        missing, end = lost, (lost.last_sqn + 1) % _SPACE
+        while left and missing.first_sqn != end:
+            has_moved = False
+            try:
+                for items in self._read(left[0], missing):
+                    yield from self._deliver(items, left[1:])
+                    if self._stop_after is not None:
+                        return
+                    has_moved = True
+                    missing = missing._replace(first_sqn=self._positions[lost.source_session_id])
+                left.pop(0)
+            except NotConnected as error:
+                if not has_moved:
+                    self._note_failed(left.pop(0), error)
+        if missing.first_sqn != end:
+            yield from self._deliver([missing], ())
+
+    def _read(self, endpoint: Endpoint, only: LostRange | None = None) -> Iterator[list[Item]]:
         """Yield what one Store has, from the positions on, or only what another one has lost."""
         side = ReaderSide(self.topic, self._session_id, self._start, only, self._positions)
         try:
             with socket.create_connection(endpoint, self._timeout) as peer:
                 connection = _Connection(endpoint, peer, side, self._timeout)
                 while not side.is_confirmed:
-                    items = side.take()
-                    if items:
-                        yield from items
+                    if self._stop_after is None and (items := side.take()):
+                        yield items
                         connection.moved_ns = connection.answered_ns = time.monotonic_ns()
                     if only is None and not self._is_explicit:
-                        read = {one.source_reg_id: one for one in items if isinstance(one, RecoveredMessage)}
-                        for last in read.values():
-                            side.acknowledge(last)
-                    if side.is_complete and not connection.is_confirming:
+                        side.acknowledge(self._positions)
+                    is_stopped = self._stop_after is not None and side.is_registered
+                    if (side.is_complete or is_stopped) and not connection.is_confirming:
                         connection.is_confirming = True
                         if self._is_temporary:
                             side.forget()
@@ -189,8 +224,8 @@ class StoreReplay:
             raise NotConnected(
                 f"the Store at {endpoint} refused the reader: {side.error}", hint="connect again"
             )
-        if only is None:
-            self._positions.update(side.next_sqns())
+        if only is None and self._stop_after is None:
+            self._positions.update(side.acknowledged())
 
 
 class _Connection:
@@ -234,4 +269,4 @@ class _Connection:
         side.tick(now_ns)
 
 
-__all__ = ["StoreAddress", "StoreReplay", "replay"]
+__all__ = ["Item", "StoreAddress", "StoreReplay", "replay"]
