@@ -76,7 +76,7 @@ class OneStore:
         self.source_id = answer.reg_id
 
     def answers(self) -> list[object]:
-        """What the Store sent to the source."""
+        """Messages that the Store sent to the source."""
         return [decode(one) for one in split(self.side.take_output(_SOURCE, 1 << 20))]
 
     def keep(self, *sqns: int) -> None:
@@ -220,7 +220,7 @@ def test_a_connection_that_drops_is_not_the_end_of_its_source() -> None:
 
 
 def test_a_source_reports_its_end_to_its_stores() -> None:
-    """Only the keepalive of a closed source says that it is the last."""
+    """Only the keepalive of a closed source reports that it is the last."""
     side = SourceSide("orders", 7, (Endpoint("10.0.0.1", 1),))
     side.connected(0, 0)
     for _ in range(2):
@@ -333,11 +333,11 @@ class Receiving:
             self.side.tick(self.now_ns)
 
     def lack(self, at: int, sqn: int, until: int) -> None:
-        """A Store answers that it lacks a message; the ones before `until` are lost there."""
+        """A Store answers that it does not have a message; the ones before `until` are lost there."""
         self.side.received(at, RetainedRange(until, 9, sqn).encode(), self.now_ns)
 
     def answer(self) -> object:
-        """What the fetch gets."""
+        """The answer that the fetch gets."""
         return decode(found) if (found := self.side.take_answers()) else None
 
 

@@ -251,7 +251,7 @@ def test_registration_ids_count_up(store: Store) -> None:
 
 
 def test_a_gap_holds_back_no_acknowledgement(store: Store) -> None:
-    """Ranges on both sides of it are acknowledged; the answer 2 says that message 2 may still come. UP-41, UP-50."""
+    """Ranges on both sides of it are acknowledged; the answer 2: message 2 may still come. UP-41, UP-50."""
     store.connect(1, 2)
     reg_id = store.source(1, "orders").reg_id
     for sqn in (0, 1, 4):

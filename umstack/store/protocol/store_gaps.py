@@ -28,7 +28,7 @@ class _Life:
     """First number of this life: former ones ended with their process, so nobody sends lower numbers again."""
     since_ns: int
     """Time of its last registration."""
-    heard_ns: int
+    active_ns: int
     """Time of its last bytes."""
     oldest_sqn: int
     """The oldest message that it may send again, by its last keepalive."""
@@ -70,7 +70,7 @@ class StoreGaps:
         now_ns = self._clock_ns()
         for number in numbers:
             if number in self._lives:
-                self._lives[number].heard_ns = now_ns
+                self._lives[number].active_ns = now_ns
 
     def keeps_from(self, number: int, oldest_sqn: int) -> None:
         """A source no longer has the messages before this number."""
@@ -147,7 +147,7 @@ class StoreGaps:
 
     def _is_away(self, number: int) -> bool:
         life = self._lives.get(number)
-        return self._clock_ns() - (self._started_ns if life is None else life.heard_ns) >= AWAY_NS
+        return self._clock_ns() - (self._started_ns if life is None else life.active_ns) >= AWAY_NS
 
     def _final_until(self, number: int, sqn: int, after: int) -> int:
         """Return how far the gap from `sqn` to the held message `after` is final; `sqn`: it may still be filled."""
@@ -163,7 +163,7 @@ class StoreGaps:
     def _is_repaired(self, life: _Life, number: int, after: int) -> bool:
         """Return true if the NAKs for the gap before a held message of a source have ended."""
         now_ns = self._clock_ns()
-        if now_ns - life.heard_ns >= _SILENT_NS or now_ns - life.since_ns < REPAIR_NS:
+        if now_ns - life.active_ns >= _SILENT_NS or now_ns - life.since_ns < REPAIR_NS:
             return False
         if self._seen[:2] != (number, after):
             found = self._repository.read(number, after, after)
