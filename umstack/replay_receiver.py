@@ -115,8 +115,8 @@ class ReplayReceiver:
             self._chunk, self._read = [], 0
             try:
                 chunk = next(self._chunks, None)
-            except NotConnected:
-                self._chunks = self._replay.chunks()
+            except BaseException:
+                self._chunks = self._replay.chunks()  # it continues behind the last chunk that was taken
                 raise
             if chunk is None:
                 self._chunks = None
@@ -133,7 +133,7 @@ class ReplayReceiver:
             raise Closed(f"the receiver of {self.topic!r} is closed", hint="make another one")
 
     def close(self) -> None:
-        """Acknowledge what was read, and stop. A second call does nothing.
+        """Acknowledge the messages that were read, and stop. A second call does nothing.
 
         Example:
             ```python
@@ -146,7 +146,9 @@ class ReplayReceiver:
             try:
                 next(self._chunks, None)
             except NotConnected as error:
-                _log.warning("%s: what was read is not acknowledged: %s", self.topic, error)
+                _log.warning(
+                    "%s: the messages that were read last are not acknowledged: %s", self.topic, error
+                )
         self.closed = True
         self._chunks = None
         if self._live is not None:
@@ -167,7 +169,7 @@ def check_replay(
     """Raise OptionError if there are no Stores, or one of the arguments or options that a replay excludes."""
     if options.ume_explicit_ack_only:
         raise OptionError(
-            f"receiver {topic!r}: from_store= acknowledges what was read, and ume_explicit_ack_only is 1",
+            f"receiver {topic!r}: from_store= acknowledges messages itself, and ume_explicit_ack_only is 1",
             hint="set ume_explicit_ack_only to 0, or use session_id= without from_store= and call acknowledge()",
         )
     if not stores or any(one is not None for one in excluded):

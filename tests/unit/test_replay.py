@@ -65,7 +65,7 @@ def test_a_replay_begins_at_a_number_or_a_time(tmp_path: Path) -> None:
 
 
 def test_several_stores_complete_each_other(tmp_path: Path) -> None:
-    """One that lost messages, one that lacks the end, one that is away: everything that any has arrives in order."""
+    """One that lost messages, one without the last ones, one that is away: everything that any has arrives in order."""
     fill(tmp_path / "0", itertools.chain(range(3), range(6, 8)), lost=range(3, 6))
     fill(tmp_path / "1", itertools.chain(range(4), range(5, 12)), lost=range(4, 5))
     fill(tmp_path / "2", range(4))

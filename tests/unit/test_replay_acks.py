@@ -1,4 +1,4 @@
-"""What a replay acknowledges, and when: nothing is lost or played twice after an end, a cut or a failure."""
+"""Acknowledgements of a replay: nothing is lost or played twice after an end, a cut or a failure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _AWAY = ("127.0.0.1", 1)
 
 
 def _left(endpoint: tuple[str, int]) -> list[int]:
-    """What a Store has that the session did not acknowledge."""
+    """The messages of a Store that the session did not acknowledge."""
     return sqns(StoreReplay("orders", [endpoint], _SESSION, is_explicit=True))
 
 
@@ -160,7 +160,7 @@ def test_a_store_with_nothing_to_deliver_decides_nothing(tmp_path: Path) -> None
 
 
 def test_an_acknowledgement_counts_at_each_store(tmp_path: Path) -> None:
-    """What one Store knows as acknowledged is not played from another one, in either order."""
+    """A message that is acknowledged at one Store is not played from another one, in either order."""
     fill(tmp_path / "0", range(4))
     fill(tmp_path / "1", range(10))
     with running_store(tmp_path / "0") as one, running_store(tmp_path / "1") as other:
@@ -196,7 +196,7 @@ def test_a_store_that_failed_is_not_asked_for_each_loss(
 
 
 def test_the_command_reports_a_store_that_failed(tmp_path: Path) -> None:
-    """What the other Stores have is written, and the status is 1: a message may be missing."""
+    """The messages of the other Stores are written, and the status is 1: a message may be missing."""
     fill(tmp_path, range(3))
     with running_store(tmp_path) as store:
         ip, port = store.endpoint

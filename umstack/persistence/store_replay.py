@@ -44,7 +44,8 @@ def replay(
 
     Args:
         topic: Name of the topic.
-        store: Address and TCP port of the Store, or a list of Stores: each is asked for what the ones before it lack.
+        store: Address and TCP port of the Store, or a list of Stores: each adds the messages
+            that the earlier ones do not have.
         session_id: Identifies the reader at the Stores, as a number or a text.
         start: First message of each source: a sequence number, or the time from which on the Store received messages
             (`datetime`, or text as in ISO 8601). None: the one after the last acknowledgement.
@@ -162,7 +163,7 @@ class StoreReplay:
         _log.warning("%s: %s", self.topic, error)
 
     def _deliver(self, items: Sequence[Item], others: Sequence[Endpoint]) -> Iterator[list[Item]]:
-        """Yield items in order; what is lost comes from the other Stores, if they have it."""
+        """Yield items in order, and in place of a lost range the messages that the other Stores have of it."""
         for is_lost, found in itertools.groupby(items, lambda item: isinstance(item, LostRange)):
             if is_lost and others:
                 for lost in found:
