@@ -92,7 +92,7 @@ def test_a_temporary_reader_is_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_replay_continues_with_the_live_stream(tmp_path: Path) -> None:
-    """What Stores had comes first, then what the source sends meanwhile and later: each message once, in order."""
+    """Stored messages come first, then those that the source sends meanwhile and later: each message once, in order."""
     with _stores(tmp_path, 1) as stores, open_context() as publishing, open_context() as context:
         endpoints = [store.endpoint for store in stores]
         with publishing.source("orders", store=endpoints, session_id="desk7") as source:
