@@ -1,4 +1,4 @@
-"""What a context does when its interface is made again, renamed, or gets another address or MTU."""
+"""Changes of a context's interface: made again, renamed, another address or MTU."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class InterfaceMoves:
         self._resolver.set_mtu(mtu_bytes)
 
     def on_moved(self, change: str, interface: xdp.Interface | None) -> None:
-        """Follow an interface that changed as `change` says; None: it is gone."""
+        """Follow an interface that changed as `change` names it; None: it is gone."""
         core = self._engine.core
         former = core.interface
         if interface is None:

@@ -31,7 +31,7 @@ def _shrink_interface(hosts: list[Host], mtu: int) -> None:
 @pytest.mark.parametrize(
     ("shrink", "before", "after", "transport"),
     [
-        # Only LBT-RM follows a switch that drops without a word; the kernel's TCP would wait for ICMP for ever.
+        # Only LBT-RM follows a switch that drops without a word; the kernel's TCP would wait for ICMP without an end.
         pytest.param(_shrink_path, ETHERNET, IPV6_MINIMUM, "lbtrm", id="path to 1280"),
         pytest.param(_shrink_path, JUMBO, ETHERNET, "lbtrm", id="path of jumbo frames to 1500"),
         *(

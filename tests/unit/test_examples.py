@@ -76,7 +76,7 @@ def test_publisher_and_subscriber_are_two_processes(tmp_path: Path) -> None:
     assert [line.split(": ")[1] for line in lines[1:-1]] == [f"message {number}" for number in range(100)]
 
 
-def test_the_guide_of_the_store_does_what_it_says(tmp_path: Path) -> None:
+def test_the_commands_of_the_stores_guide_work(tmp_path: Path) -> None:
     """Its commands in order: kept, read after the publisher ended, continued, and whole after kill -9."""
     config = configuration_file(tmp_path)
     address = f"127.0.0.1:{FIXED_PORT}"

@@ -245,7 +245,7 @@ def test_a_reset_restarts_the_numbers_once(contexts: list[Context]) -> None:
     for source in (first, second):
         source.send_hot_failover(b"old", 1000, flush=True)
     assert _numbers(_rows(receiver, 1)) == [1000]
-    # What a source sends first counts as sent after the resets of others that came before it.
+    # The first messages of a source count as sent after the resets of others that came before it.
     _settled(receiver, "hf_duplicates", 1)
     first.send_hot_failover_reset(5)
     first.send_hot_failover(b"new", 5, flush=True)

@@ -271,7 +271,7 @@ def asked(rows: Rare) -> pl.DataFrame:
     own = own.with_columns(before_ns=time.shift().over(key), nak_ns=time)
     answers = rows.refusals.select(*seen, "time_ns", "ncf_reason").sort("time_ns")
     # An NCF at the time of a NAK answers it: clocks of captures may be coarse.
-    told = own.join_asof(
+    judged_naks = own.join_asof(
         answers,
         on="time_ns",
         by=seen,
@@ -295,7 +295,7 @@ def asked(rows: Rare) -> pl.DataFrame:
     )
     judged = refused.join(by_others, [*key, "nak_ns"], "anti").select(*key, "nak_ns", is_refused=pl.lit(True))
     return (
-        told.join(judged, [*key, "nak_ns"], "left")
+        judged_naks.join(judged, [*key, "nak_ns"], "left")
         .sort(*_RECEIVER, "sqn", "nak_ns")
         .select(
             *_RECEIVER,
