@@ -330,7 +330,11 @@ def command(
                 contexts = [
                     opened.enter_context(Context(name, config=config, driver=driver)) for name in names
                 ]
-                receiver = _open(contexts, topic, prefix, regex, session)
+                receiver: AnyReceiver
+                if topic is not None and is_hot_failover:
+                    receiver = contexts[0].hot_failover_receiver(topic, others=contexts[1:])
+                else:
+                    receiver = _open(contexts[0], topic, prefix, regex, session)
                 with interruptible(summary):
                     _receive(receiver, sink, summary, meter, ending)
                 _note_counters(contexts, receiver, summary)
@@ -381,16 +385,14 @@ def _check_destination(
 
 
 def _open(
-    contexts: Sequence[Context], topic: str | None, prefix: str | None, regex: str | None, session_id: int
-) -> AnyReceiver:
+    context: Context, topic: str | None, prefix: str | None, regex: str | None, session_id: int
+) -> Receiver | WildcardReceiver:
     """Make the receiver; session_id: as which session a replay continues, or 0."""
     if topic is None:
-        return contexts[0].wildcard_receiver(regex, prefix=prefix)
-    if len(contexts) > 1:
-        return contexts[0].hot_failover_receiver(topic, others=contexts[1:])
+        return context.wildcard_receiver(regex, prefix=prefix)
     if session_id:
-        return contexts[0].receiver(topic, session_id=session_id)
-    return contexts[0].receiver(topic)
+        return context.receiver(topic, session_id=session_id)
+    return context.receiver(topic)
 
 
 def _note_counters(contexts: Sequence[Context], receiver: AnyReceiver, summary: Summary) -> None:
