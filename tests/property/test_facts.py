@@ -55,7 +55,8 @@ def test_merging_parts_gives_the_whole(
     else:
         merged = Facts.merged(parts)
     assert merged.equals(whole)
-    assert all(table.equals(tables_of(whole)[name]) for name, table in tables_of(merged).items())
+    expected = tables_of(whole)
+    assert all(table.equals(expected[name]) for name, table in tables_of(merged).items())
 
 
 def test_facts_of_other_packets_differ(capture: str, whole: Facts) -> None:

@@ -63,6 +63,7 @@ def renamed(content: bytes, number: int) -> bytes:
     return content.replace(struct.pack("!I", SESSION), struct.pack("!I", SESSION + number))
 
 
+@pytest.mark.timeout(300)
 def test_every_snap_length_makes_a_report(tmp_path: Path) -> None:
     """From the shortest header to whole packets: sessions without a sequence number, and cut in any field behind it."""
     packets, capture, sent = every_packet(), tmp_path / "cut.pcap", []

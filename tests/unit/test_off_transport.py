@@ -13,7 +13,6 @@ import pytest
 
 from tests.unit.loopback import PORTS, open_context, recovery_server
 from tests.unit.test_late_join import RETAINED, Peer, _message, _numbers, _range, _send
-from tests.unit.ways import ENDS_SOON, alone
 from tests.waiting import SECONDS, wait_for
 from umstack import (
     BeginningOfSession,
@@ -26,9 +25,6 @@ from umstack import (
     UnrecoverableLoss,
 )
 
-pytestmark = pytest.mark.usefixtures("way")
-USUAL_WAYS = ("alone", "to a driver")
-"""Off-transport recovery is for sources of other processes: a log of the same host loses nothing."""
 SOON_ENDED = {"transport_lbtrm_activity_timeout": 250, "transport_lbtrm_send_naks": 0}
 """Options with which the session ends quickly and the transport does not recover messages missed meanwhile.
 """
@@ -113,7 +109,7 @@ def _rediscovered(subscriber: Context, account: Account, count: int = 1) -> None
     "options", [{}, {"use_late_join": 0}, {"use_otr": 0}], ids=["both", "otr", "late join"]
 )
 def test_a_rediscovered_source_delivers_nothing_twice(
-    way: str, publisher: Context, subscriber: Context, options: dict[str, int]
+    publisher: Context, subscriber: Context, options: dict[str, int]
 ) -> None:
     """UM-106, UM-142: after EndOfSession the receiver continues at its position, and missed messages are
     fetched.
@@ -131,9 +127,8 @@ def test_a_rediscovered_source_delivers_nothing_twice(
     account.until(610)
     assert account.numbers == list(range(610))
     assert account.lost == []
-    if way == "alone":  # else the driver fetches them
-        assert account.flags[100:600] == [FLAG_OTR] * 500
-        assert account.receiver.stats()["otr_messages"] == 500
+    assert account.flags[100:600] == [FLAG_OTR] * 500
+    assert account.receiver.stats()["otr_messages"] == 500
 
 
 def test_a_source_is_rediscovered_three_times(publisher: Context, subscriber: Context) -> None:
@@ -291,7 +286,6 @@ def test_a_full_store_loses_exactly_the_dropped_messages(publisher: Context, sub
     assert account.receiver.stats()["otr_lost"] == 20_000 - kept
 
 
-@alone(ENDS_SOON)
 def test_two_receivers_of_a_topic_recover_in_one_process(publisher: Context, subscriber: Context) -> None:
     """UM-142: each receiver continues at its own position."""
     source = publisher.source("both", flow_control="none", **RETAINED, **IDLE)

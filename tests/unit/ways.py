@@ -32,7 +32,6 @@ UNREAD_END = "a source that has ended is listed until its last message is read"
 TAKES_GROUP = "takes_group is refused"
 ITS_SESSION = "the session of the network is the driver's"
 MAPS_HERE = "the test stops mapping in its process, which the driver's thread needs"
-ENDS_SOON = "sessions that end within 250 ms end in the driver before both applications have read their logs"
 ITS_LOSSES = "the datagrams are lost in the driver, not in a context of the test"
 LONG = "it opens thousands of objects"
 
