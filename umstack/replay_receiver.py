@@ -6,8 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from types import TracebackType
-from typing import Self
 
 from umstack.config import ReceiverOptions
 from umstack.errors import Closed, NotConnected, OptionError
@@ -17,6 +15,7 @@ from umstack.persistence.replay_start import replay_start
 from umstack.persistence.session_ids import session_id_of, temporary_session_id
 from umstack.persistence.store_replay import Item, StoreAddress, StoreReplay
 from umstack.receiver import Receiver
+from umstack_xdp.closing import Closing
 
 _log = logging.getLogger(__name__)
 FROM_BEFORE = 8
@@ -41,7 +40,7 @@ def event_of(topic: str, item: Item) -> Message | BurstLoss:
     )
 
 
-class ReplayReceiver:
+class ReplayReceiver(Closing):
     """Receive what Stores have of a topic, then what its sources send. Made by Context.receiver(from_store=...).
 
     One thread reads it. The sources may have ended; then the iteration waits for a source that begins.
@@ -153,14 +152,6 @@ class ReplayReceiver:
         self._chunks = None
         if self._live is not None:
             self._live.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def check_replay(

@@ -36,20 +36,17 @@ def _left(endpoint: tuple[str, int]) -> list[int]:
     return sqns(StoreReplay("orders", [endpoint], _SESSION, is_explicit=True))
 
 
+def _recv(endpoint: tuple[str, int]) -> list[str]:
+    """The command that plays the messages of a Store as the session."""
+    ip, port = endpoint
+    return ["recv", "orders", "--from-store", f"{ip}:{port}", "--session-id", str(_SESSION)]
+
+
 def test_a_message_is_acknowledged_after_it_was_written(tmp_path: Path) -> None:
     """A disk that is full: the next run gets every message, also those of chunks before the failure."""
     fill(tmp_path, range(3000))
     with running_store(tmp_path) as store:
-        ip, port = store.endpoint
-        line = [
-            "recv",
-            "orders",
-            "--from-store",
-            f"{ip}:{port}",
-            "--session-id",
-            str(_SESSION),
-            "--until-end",
-        ]
+        line = [*_recv(store.endpoint), "--until-end"]
         done = CliRunner().invoke(command, [*line, "--output", "/dev/full"])
         assert done.exit_code == 1
         assert _left(store.endpoint) == list(range(3000))
@@ -63,16 +60,7 @@ def test_a_count_ends_between_two_messages(tmp_path: Path) -> None:
     """`--count` acknowledges what it counted, and nothing behind it; the next run continues there."""
     fill(tmp_path, range(10))
     with running_store(tmp_path) as store:
-        ip, port = store.endpoint
-        line = [
-            "recv",
-            "orders",
-            "--from-store",
-            f"{ip}:{port}",
-            "--session-id",
-            str(_SESSION),
-            "--until-end",
-        ]
+        line = [*_recv(store.endpoint), "--until-end"]
         for first in (0, 3, 6):
             done = CliRunner().invoke(command, [*line, "--count", "3"])
             assert (done.exit_code, done.stdout.split()) == (0, [str(first + at) for at in range(3)])
@@ -90,8 +78,7 @@ def test_a_stored_tree_is_counted_as_one(tmp_path: Path) -> None:
     assert len(records) > 1
     fill_with(tmp_path / "store", enumerate([*records, *again]))
     with running_store(tmp_path / "store") as store:
-        ip, port = store.endpoint
-        line = ["recv", "orders", "--from-store", f"{ip}:{port}", "--session-id", str(_SESSION), "--json"]
+        line = [*_recv(store.endpoint), "--json"]
         done = CliRunner().invoke(command, [*line, "--files", str(tmp_path / "target")])
         assert done.exit_code == 0, done.output
         assert [one["files"] for one in json.loads(done.stdout)["trees"]] == [20]

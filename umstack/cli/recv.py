@@ -330,11 +330,7 @@ def command(
                 contexts = [
                     opened.enter_context(Context(name, config=config, driver=driver)) for name in names
                 ]
-                receiver: AnyReceiver
-                if topic is not None and is_hot_failover:
-                    receiver = contexts[0].hot_failover_receiver(topic, others=contexts[1:])
-                else:
-                    receiver = _open(contexts[0], topic, prefix, regex, session)
+                receiver = _open(contexts, topic, prefix, regex, session, is_hot_failover=is_hot_failover)
                 with interruptible(summary):
                     _receive(receiver, sink, summary, meter, ending)
                 _note_counters(contexts, receiver, summary)
@@ -385,14 +381,23 @@ def _check_destination(
 
 
 def _open(
-    context: Context, topic: str | None, prefix: str | None, regex: str | None, session_id: int
-) -> Receiver | WildcardReceiver:
+    contexts: Sequence[Context],
+    topic: str | None,
+    prefix: str | None,
+    regex: str | None,
+    session_id: int,
+    *,
+    is_hot_failover: bool,
+) -> AnyReceiver:
     """Make the receiver; session_id: as which session a replay continues, or 0."""
+    first = contexts[0]
     if topic is None:
-        return context.wildcard_receiver(regex, prefix=prefix)
+        return first.wildcard_receiver(regex, prefix=prefix)
+    if is_hot_failover:
+        return first.hot_failover_receiver(topic, others=contexts[1:])
     if session_id:
-        return context.receiver(topic, session_id=session_id)
-    return context.receiver(topic)
+        return first.receiver(topic, session_id=session_id)
+    return first.receiver(topic)
 
 
 def _note_counters(contexts: Sequence[Context], receiver: AnyReceiver, summary: Summary) -> None:

@@ -29,10 +29,6 @@ class ReplayStart:
         return (ConfigurationValue(_TIME_NAME, str(self.time_ns)),)
 
 
-OLDEST = ReplayStart()
-"""The oldest message that a Store has."""
-
-
 def start_of(values: Iterable[ConfigurationValue]) -> ReplayStart | None:
     """Return the start in the values of a registration, or None. Raises MalformedMessage."""
     by_name = {value.name: value.value for value in values}
@@ -79,4 +75,4 @@ def replay_start(wanted: int | datetime | str) -> ReplayStart:
     return ReplayStart(sqn=number)
 
 
-__all__ = ["OLDEST", "ReplayStart", "replay_start", "start_of"]
+__all__ = ["ReplayStart", "replay_start", "start_of"]

@@ -78,10 +78,6 @@ class StoreGaps:
         if life is not None:
             life.oldest_sqn = max(oldest_sqn, life.oldest_sqn)
 
-    def disconnected(self, number: int) -> None:
-        """The connection of a source ended; the source may go on, and serve NAKs."""
-        self.heard([number])
-
     def ended(self, number: int) -> None:
         """A source reported its end."""
         life = self._lives.get(number)

@@ -121,7 +121,7 @@ class StoreSide:
             if source.connection == connection:
                 self._detach(source)
                 del self._sources[number]
-                self._gaps.disconnected(number)
+                self._gaps.heard([number])  # it may go on, and serve NAKs
 
     def has_registered(self, connection: int) -> bool:
         """Return true if a registration over this connection was accepted."""
