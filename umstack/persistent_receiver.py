@@ -35,7 +35,7 @@ class PersistentReceiver(Receiver):
         ```
     """
 
-    __slots__ = ("_is_explicit", "_read", "_registrations", "_unread_noted")
+    __slots__ = ("_is_explicit", "_iterated", "_read", "_registrations")
 
     def __init__(
         self,
@@ -58,7 +58,8 @@ class PersistentReceiver(Receiver):
         self._is_explicit = options.ume_explicit_ack_only
         self._read: dict[str, int] = {}
         """The last message of each source that the application got and has not consumed yet."""
-        self._unread_noted: UnreadRows | None = None
+        self._iterated: UnreadRows | None = None
+        """Rows that iterators yield one by one; only those that they have yielded count as read."""
         super().__init__(
             engine, resolver, topic, options, on_message and self._acknowledging(on_message), None
         )
@@ -98,18 +99,22 @@ class PersistentReceiver(Receiver):
     # Reading: each read consumes what the reads before it returned
 
     def _consume(self) -> None:
+        if self._iterated is not None:
+            self._note(self._iterated.batch, self._iterated.yielded())
+            self._iterated = None
         if self._read:
             consumed, self._read = self._read, {}
             self._registrations.acknowledge(self._subscription, consumed)
 
-    def _note(self, batch: Batch) -> None:
+    def _note(self, batch: Batch, count: int | None = None) -> None:
+        """Note the first `count` rows of a batch as read; None: all."""
         if self._is_explicit or not batch:
             return
         if batch.event_count:
-            rows = [event for event in batch.events() if isinstance(event, Message)]
+            rows = [event for event in batch.events()[:count] if isinstance(event, Message)]
             self._read.update({row.source: row.sequence_number for row in rows})
             return
-        last = dict(zip(batch.sources, batch.sequence_numbers, strict=True))
+        last = dict(zip(batch.sources[:count], batch.sequence_numbers[:count], strict=True))
         self._read.update({batch.source_of(number): sqn for number, sqn in last.items()})
 
     def poll(self, max_rows: int = POLL_ROWS, timeout: float | None = 0.0) -> Batch:
@@ -170,11 +175,8 @@ class PersistentReceiver(Receiver):
 
     def _fetch_unread(self, fetch: Callable[[Any], int]) -> UnreadRows | None:
         self._consume()
-        unread = super()._fetch_unread(fetch)
-        if unread is not None and unread is not self._unread_noted:
-            self._note(unread.batch)
-        self._unread_noted = unread
-        return unread
+        self._iterated = super()._fetch_unread(fetch)
+        return self._iterated
 
     def _look(self, max_rows: int) -> Batch:
         self._consume()

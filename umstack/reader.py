@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from umstack._core import ffi, lib
@@ -296,10 +297,15 @@ class Reader(AsyncClosing):
         finally:
             self._reading.append(rows)
 
-    def _wait_for_rows(self, rows: Any) -> int:
+    def _wait_for_rows(self, rows: Any, timeout: float | None = None) -> int:
         if self._engine.is_sequential:
             self._engine.count_poll()
-        return self._wait(rows, POLL_ROWS, None)
+        return self._wait(rows, POLL_ROWS, timeout)
+
+    def _events_within(self, timeout: float | None) -> Iterator[Event]:
+        """Iterate as events() does, until nothing arrives within the timeout. Raises Closed."""
+        while unread := self._fetch_unread(partial(self._wait_for_rows, timeout=timeout)):
+            yield from unread.events()
 
     def _messages(self, unread: UnreadRows) -> Iterator[Message]:
         """Iterate over the messages among these rows; events are logged as they are reached."""

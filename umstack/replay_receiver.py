@@ -101,9 +101,7 @@ class ReplayReceiver(Closing):
             return
         if self._live is None:
             self._live = self._open_live()
-        # One row at a time: the live receiver acknowledges all that it returned, also what no iterator yielded.
-        while batch := self._live.poll(1, timeout):
-            yield from batch.events()
+        yield from self._live._events_within(timeout)
 
     def _next_stored(self) -> Item | None:
         """Return the next message or loss of the Stores; None: there is none left. Raises NotConnected."""

@@ -51,6 +51,10 @@ class UnreadRows:
         """Return True if a row is left."""
         return self._left() > 0
 
+    def yielded(self) -> int:
+        """Return how many rows of the batch iterators have yielded."""
+        return len(self._batch) - self._left()
+
     def _left(self) -> int:
         # The hint of a list iterator is the exact number.
         return len(self._batch) if self._rows is None else length_hint(self._payloads)

@@ -137,6 +137,22 @@ def test_every_way_of_reading_acknowledges(stores: list[PausedStore], context: C
         assert called == [b"5", b"6", b"7"]
 
 
+@pytest.mark.parametrize("loops", [1, 2])
+def test_messages_that_no_loop_reached_come_again(
+    stores: list[PausedStore], context: Context, loops: int
+) -> None:
+    """UP-47: a loop that ends early has read what it reached, not the whole batch that it took from the queue."""
+    with open_context() as publishing, _publish(publishing, stores) as source:
+        source.send_many(_numbers(0, 10), flush=True)
+        assert source.wait_stable(SECONDS)
+        with context.receiver("orders", session_id=3) as receiver:
+            wait_for(lambda: receiver.stats()["queued_messages"] >= 10, "the messages")
+            for number in range(loops):
+                assert next(iter(receiver)).data == b"%d" % number
+        with context.receiver("orders", session_id=3) as receiver:
+            assert _payloads(receiver, 10 - loops) == _numbers(loops, 10)
+
+
 def test_a_receiver_that_cannot_acknowledge_in_order_is_refused(context: Context) -> None:
     """An acknowledgement covers all earlier messages, so delivery must be in order."""
     with pytest.raises(OptionError, match="ordered_delivery"):
