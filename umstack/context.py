@@ -359,7 +359,9 @@ class Context(AsyncClosing):
                     topic, config.source_options(**named), topic_options, is_unsplit=True
                 )
 
-        source = PersistentSource(make_source, topic, store, session_id, chosen, registration_timeout)
+        source = PersistentSource(
+            make_source, self._engine.keyring, topic, store, session_id, chosen, registration_timeout
+        )
         self._persistent_sources.add(source)
         return source
 
@@ -514,6 +516,7 @@ class Context(AsyncClosing):
                 from_store,
                 start,
                 session_id,
+                self._engine.keyring,
                 lambda number: self.receiver(topic, session_id=number, **options),
             )
         with self._core.lifecycle:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -52,6 +52,22 @@ class KeyFile:
     def pattern_of(self, topic: str) -> str | None:
         """The first pattern that matches a topic; None: the topic has no key."""
         return next((pattern for pattern, _ in self.topics if fnmatchcase(topic, pattern)), None)
+
+    def keys_of(self, topic: str) -> tuple[Key, ...]:
+        """Return the keys of a topic. The first makes tags. Empty if the topic's datagrams have no tags."""
+        return next((keys for pattern, keys in self.topics if fnmatchcase(topic, pattern)), ())
+
+    def has(self, key: Key) -> bool:
+        """Return true if any topic uses this key."""
+        return any(key in keys for _, keys in self.topics)
+
+    def find(self, is_meant: Callable[[Key], bool]) -> Key | None:
+        """Return the first key of any topic for which `is_meant` returns true, or None."""
+        return next((key for _, keys in self.topics for key in keys if is_meant(key)), None)
+
+
+NO_KEYS = KeyFile((), ())
+"""The keys of a process without a key file: no topic has any."""
 
 
 def read_key_file(path: Path) -> KeyFile:

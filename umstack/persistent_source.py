@@ -20,7 +20,8 @@ from umstack.persistence.messages import encode_data
 from umstack.persistence.session_ids import session_id_of
 from umstack.persistence.source_side import SourceLimits, SourceSide, StabilityRule
 from umstack.persistence.store_link import StoreLink
-from umstack.store.wire import STORES_MAXIMUM, MalformedMessage
+from umstack.store.wire import STORES_MAXIMUM, MalformedMessage, TopicKeys
+from umstack.streams.tags import TagRefused
 
 if TYPE_CHECKING:
     from umstack.buffers import Buffer
@@ -63,6 +64,7 @@ class PersistentSource:
     def __init__(
         self,
         make_source: Callable[[int, tuple[WireOption, ...]], Source],
+        keys: TopicKeys,
         topic: str,
         stores: Sequence[str | tuple[str, int]],
         session_id: int | str,
@@ -72,7 +74,8 @@ class PersistentSource:
         """Register at the Stores; called by Context.source().
 
         `make_source` opens the source of the context, from the number of its first message and its topic options. A
-        message that fits one datagram now is never split.
+        message that fits one datagram now is never split. With keys for the topic, the connections to the Stores have
+        tags.
         """
         if not 0 < len(stores) <= STORES_MAXIMUM:
             raise InvalidArgument(
@@ -93,7 +96,7 @@ class PersistentSource:
         self._is_thread_ended = False
         self._selector = selectors.DefaultSelector()
         self._links = [
-            StoreLink(endpoint, self._selector, at, _STREAM_BYTES, _RETRY_NS)
+            StoreLink(endpoint, self._selector, at, _STREAM_BYTES, _RETRY_NS, keys, topic)
             for at, endpoint in enumerate(endpoints)
         ]
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -126,7 +129,7 @@ class PersistentSource:
             refused = [event.reason for event in self._events if isinstance(event, RegistrationRefused)]
             raise NotConnected(
                 f"too few Stores accepted the source of {topic!r}: {', '.join(refused) or 'no answer'}",
-                hint="check that the Stores run and their addresses",
+                hint="check that the Stores run, their addresses, and that they have the keys of the topic",
             )
         return self._side.first_sqn
 
@@ -447,10 +450,14 @@ class PersistentSource:
             return
         try:
             if not link.is_connected:
-                link.finish_connecting()
+                if not link.finish_connecting():
+                    return
                 self._side.connected(at, now_ns)
             for message in link.receive():
                 self._side.received(at, message, now_ns)
+        except TagRefused as refusal:
+            self._side.refused(at, str(refusal))
+            self._end(at, now_ns)
         except (MalformedMessage, OSError):
             self._end(at, now_ns)
 

@@ -15,6 +15,7 @@ from umstack.persistence.replay_start import replay_start
 from umstack.persistence.session_ids import session_id_of, temporary_session_id
 from umstack.persistence.store_replay import Item, StoreAddress, StoreReplay
 from umstack.receiver import Receiver
+from umstack.store.wire import TopicKeys
 from umstack_xdp.closing import Closing
 
 _log = logging.getLogger(__name__)
@@ -173,11 +174,12 @@ def open_replay(
     stores: Sequence[StoreAddress],
     start: int | str | datetime | None,
     session_id: int | str | None,
+    keys: TopicKeys,
     open_live: Callable[[int], Receiver],
 ) -> ReplayReceiver:
     """Return a receiver that continues after the replay as the session that read it. Raises InvalidArgument."""
     number = temporary_session_id() if session_id is None else session_id_of(session_id)
-    replay = StoreReplay(topic, stores, number, None if start is None else replay_start(start))
+    replay = StoreReplay(topic, stores, number, None if start is None else replay_start(start), keys=keys)
     return ReplayReceiver(replay, lambda: open_live(number))
 
 

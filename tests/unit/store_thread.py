@@ -41,9 +41,12 @@ class PausedStore(StoreServer):
 
 
 @contextlib.contextmanager
-def running_store(directory: Path, port: int = 0) -> Iterator[PausedStore]:
-    """Run a Store until the block ends."""
-    with open_context() as context, PausedStore(context, directory, ("127.0.0.1", port), SETTINGS) as store:
+def running_store(directory: Path, port: int = 0, **options: Any) -> Iterator[PausedStore]:
+    """Run a Store until the block ends. Its context has the options."""
+    with (
+        open_context(**options) as context,
+        PausedStore(context, directory, ("127.0.0.1", port), SETTINGS) as store,
+    ):
         thread = threading.Thread(target=store.serve)
         thread.start()
         try:

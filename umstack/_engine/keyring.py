@@ -13,7 +13,7 @@ from umstack._core import ffi, lib
 from umstack._engine.core_context import CoreContext
 from umstack.config import ContextOptions
 from umstack.errors import OptionError, UmError
-from umstack.key_file import SETS_MAXIMUM, Key, KeyFile, read_key_file
+from umstack.key_file import NO_KEYS, SETS_MAXIMUM, Key, KeyFile, read_key_file
 from umstack.repeated_records import RepeatedRecords
 
 _LOOK_SECONDS = 1.0
@@ -89,21 +89,15 @@ class Keyring:
 
     def keys_of(self, topic: str) -> tuple[Key, ...]:
         """Return the keys of a topic. The first makes tags. Empty if the topic's datagrams have no tags."""
-        loaded = self._loaded
-        pattern = loaded.pattern_of(topic) if loaded is not None else None
-        return () if loaded is None or pattern is None else dict(loaded.topics)[pattern]
+        return (self._loaded or NO_KEYS).keys_of(topic)
 
     def has(self, key: Key) -> bool:
         """Return true if any topic uses this key now."""
-        return any(key in keys for _, keys in self._topics())
+        return (self._loaded or NO_KEYS).has(key)
 
     def find(self, is_meant: Callable[[Key], bool]) -> Key | None:
         """Return the first key of any topic for which `is_meant` returns true, or None."""
-        return next((key for _, keys in self._topics() for key in keys if is_meant(key)), None)
-
-    def _topics(self) -> tuple[tuple[str, tuple[Key, ...]], ...]:
-        loaded = self._loaded
-        return loaded.topics if loaded is not None else ()
+        return (self._loaded or NO_KEYS).find(is_meant)
 
     def refresh(self) -> bool:
         """Load the file again if it has changed. Returns true if there are new keys.

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Protocol
 import click
 
 from umstack._engine.endpoint import Endpoint
+from umstack._engine.keyring import load_keys
 from umstack.batch import Batch
 from umstack.cli.framing import join_lines, join_records
 from umstack.cli.interruption import INTERRUPTED_STATUS, interruptible, terminable
@@ -56,6 +57,7 @@ from umstack.events import (
 from umstack.files import Target, TreeReceiver, TreeReport
 from umstack.foreign_text import displayed
 from umstack.hot_failover_receiver import HotFailoverReceiver
+from umstack.key_file import NO_KEYS, KeyFile
 from umstack.message_properties import PropertyValue
 from umstack.persistence.replay_start import ReplayStart
 from umstack.persistence.session_ids import temporary_session_id
@@ -325,7 +327,8 @@ def command(
             session = 0
             if stored.stores:
                 with interruptible(summary):
-                    session = _play(stored, sink, summary, meter, ending)
+                    keys = load_keys(config.context_options()) or NO_KEYS
+                    session = _play(stored, keys, sink, summary, meter, ending)
             if not stored.stores or session:
                 contexts = [
                     opened.enter_context(Context(name, config=config, driver=driver)) for name in names
@@ -418,11 +421,13 @@ def _note_counters(contexts: Sequence[Context], receiver: AnyReceiver, summary: 
     }
 
 
-def _play(stored: Stored, sink: Sink, summary: Summary, meter: Meter, ending: Ending) -> int:
+def _play(stored: Stored, keys: KeyFile, sink: Sink, summary: Summary, meter: Meter, ending: Ending) -> int:
     """Write what Stores have. Return the session id with which to continue live, or 0 if the run ends here."""
     session_id = stored.session_id or temporary_session_id()
     is_temporary = stored.session_id is None and ending.until_end
-    replay = StoreReplay(summary.topic, stored.stores, session_id, stored.start, is_temporary=is_temporary)
+    replay = StoreReplay(
+        summary.topic, stored.stores, session_id, stored.start, is_temporary=is_temporary, keys=keys
+    )
     try:
         for chunk in replay.chunks():
             taken = 0

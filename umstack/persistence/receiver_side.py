@@ -101,6 +101,7 @@ class ReceiverSide:
         self._acknowledged: int | None = None
         self._wanted: dict[int, _Wanted] = {}
         self._answers: list[bytes] = []
+        self._refusals: dict[int, RegistrationError] = {}
 
     @property
     def identity(self) -> frozenset[tuple[Endpoint, int]]:
@@ -128,6 +129,11 @@ class ReceiverSide:
         answers = b"".join(self._answers)
         self._answers.clear()
         return answers
+
+    def take_refusals(self) -> dict[int, RegistrationError]:
+        """Return and forget the Stores that refused the receiver, and why."""
+        refusals, self._refusals = self._refusals, {}
+        return refusals
 
     # Connections
 
@@ -206,6 +212,8 @@ class ReceiverSide:
         if response.error is not None:
             if response.error is RegistrationError.SOURCE_NOT_FOUND:
                 one.source_reg_id = 0
+            else:
+                self._refusals[store] = response.error
             one.requested_ns = now_ns
             return
         if self._near is None:

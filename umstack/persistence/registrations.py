@@ -6,6 +6,7 @@ fetch: what the core requests of a source goes to the Stores, and their answers 
 
 from __future__ import annotations
 
+import logging
 import selectors
 import struct
 import threading
@@ -24,8 +25,11 @@ from umstack.persistence.receiver_side import ReceiverSide
 from umstack.persistence.store_link import StoreLink
 from umstack.recovery import RecoveryService
 from umstack.recovery.fetch import Fetch
-from umstack.store.wire import MalformedMessage
+from umstack.repeated_records import RepeatedRecords
+from umstack.store.wire import MalformedMessage, TopicKeys
 from umstack.streams import Streams
+from umstack.streams.counters import StreamCounters
+from umstack.streams.tags import TagRefused, count_refusal
 
 _TICK_NS = 100_000_000
 _RETRY_NS = 300_000_000
@@ -39,6 +43,7 @@ _CONFIRM_NS = 1_000_000_000
 """Maximum wait for the Stores' answers to the last acknowledgements of a receiver."""
 _CONFIRM_TICK_NS = 2_000_000
 _SQN = struct.Struct("!I")
+_records = RepeatedRecords(logging.getLogger("umstack.persistence"))
 REGISTRATIONS_MAX = 4096
 """Registrations of a context; a source beyond them is received without its Stores."""
 
@@ -72,6 +77,8 @@ class StoreRegistration:
         source: StoredSource,
         selector: selectors.BaseSelector,
         on_start: Callable[[StoreRegistration, int], None],
+        keys: TopicKeys,
+        counters: StreamCounters,
     ) -> None:
         self.subscription = subscription
         self.source = source
@@ -82,8 +89,11 @@ class StoreRegistration:
         self.wanted_sqn: int | None = None
         """The first message to deliver, if the source could not be mapped at its start."""
         self._on_start: Callable[[StoreRegistration, int], None] | None = on_start
+        self._counters = counters
         self._links = [
-            StoreLink(endpoint, selector, partial(self._on_ready, at), _STREAM_BYTES, _RETRY_NS)
+            StoreLink(
+                endpoint, selector, partial(self._on_ready, at), _STREAM_BYTES, _RETRY_NS, keys, source.topic
+            )
             for at, endpoint in enumerate(source.stores)
         ]
         self._fetch: Fetch | None = None
@@ -167,6 +177,15 @@ class StoreRegistration:
             self._end(at, now_ns)
         self._give(self.side.take_answers())
         self._write()
+        for at, error in self.side.take_refusals().items():
+            _records.write(
+                "refused",
+                logging.WARNING,
+                "the Store at %s:%d refuses the receiver of %r: %s",
+                *self.source.stores[at],
+                self.source.topic,
+                error.name.lower(),
+            )
         start = self.side.start_sqn
         if start is not None and self._on_start is not None:
             on_start, self._on_start = self._on_start, None
@@ -190,11 +209,16 @@ class StoreRegistration:
             return
         try:
             if not link.is_connected:
-                link.finish_connecting()
+                if not link.finish_connecting():
+                    return
                 self.side.connected(at, now_ns)
             if mask & selectors.EVENT_READ:
                 for message in link.receive():
                     self.side.received(at, message, now_ns)
+        except TagRefused as refusal:
+            endpoint = self.source.stores[at]
+            count_refusal(refusal, self._counters, "recovery", f"{endpoint.ip}:{endpoint.port}")
+            self._end(at, now_ns)
         except (MalformedMessage, OSError):
             self._end(at, now_ns)
         self.run(now_ns)
@@ -315,7 +339,10 @@ class StoreRegistrations:
             if known is self._registrations.get(key) and known.side.start_sqn is not None:
                 self._start(known, known.wanted_sqn)
             return
-        registration = StoreRegistration(subscription, session_id, source, selector, self._on_start)
+        keys, counters = self._engine.keyring, self._streams.counters
+        registration = StoreRegistration(
+            subscription, session_id, source, selector, self._on_start, keys, counters
+        )
         self._registrations[key] = self._by_name[key] = registration
         registration.run(time.monotonic_ns())
 

@@ -99,6 +99,8 @@ class _Store:
     flight_bytes: int | None = None
     """Bytes in flight that it allows."""
     was_active: bool = False
+    refusal: str = ""
+    """Why it refused the source the last time, as reported; empty once it accepted the source."""
     output: list[bytes] = field(default_factory=list)
 
 
@@ -247,6 +249,12 @@ class SourceSide:
             self._events.append(StoreUnresponsive(store, self.has_quorum))
             self._settle(list(self._unstable))
 
+    def refused(self, store: int, reason: str) -> None:
+        """A Store refused the source, or one of the two the other's key. A repeated refusal is reported once."""
+        if self._stores[store].refusal != reason:
+            self._stores[store].refusal = reason
+            self._events.append(RegistrationRefused(store, reason))
+
     def received(self, store: int, message: bytes, now_ns: int) -> None:
         """A message of a Store arrived. Raises MalformedMessage."""
         self._stores[store].received_ns = now_ns
@@ -320,7 +328,7 @@ class SourceSide:
         if one.state not in (_State.ASKED, _State.JOINING):
             return  # the answer to a repeated registration
         if response.error is not None:
-            self._events.append(RegistrationRefused(store, response.error.name.lower()))
+            self.refused(store, response.error.name.lower())
             return
         one.reg_id, one.flight_bytes = response.reg_id, response.terms.flight_size_bytes
         if one.state is _State.JOINING:
@@ -366,7 +374,7 @@ class SourceSide:
 
     def _activate(self, store: int) -> None:
         one = self._stores[store]
-        one.state = _State.ACTIVE
+        one.state, one.refusal = _State.ACTIVE, ""
         if one.was_active:
             self._events.append(StoreBack(store))
         one.was_active = True

@@ -9,14 +9,18 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from pathlib import Path
 
 from umstack._engine.endpoint import Endpoint
+from umstack._engine.keyring import load_keys
+from umstack.config import Config
 from umstack.errors import NotConnected
+from umstack.key_file import NO_KEYS
 from umstack.persistence.advertised import store_endpoint
 from umstack.persistence.reader_side import RETRY_NS, LostRange, ReaderSide, RecoveredMessage
 from umstack.persistence.replay_start import ReplayStart, replay_start
 from umstack.persistence.session_ids import session_id_of
-from umstack.store.wire import MalformedMessage, NoKeys, RegistrationError, StoreStream
+from umstack.store.wire import MalformedMessage, RegistrationError, StoreStream, TopicKeys
 
 _STREAM_BYTES = 4 << 20
 _EXPECTED_NS = 90_000_000_000
@@ -36,6 +40,8 @@ def replay(
     start: int | str | datetime | None = None,
     timeout: float = 10.0,
     is_explicit: bool = False,
+    authentication_key_file: str | Path | None = None,
+    encryption: str = "none",
 ) -> Iterator[RecoveredMessage]:
     """Yield what Stores have of a topic, oldest first, from the last acknowledgement of this session id.
 
@@ -51,6 +57,8 @@ def replay(
             (`datetime`, or text as in ISO 8601). None: the one after the last acknowledgement.
         timeout: Maximum wait in seconds for an answer.
         is_explicit: Acknowledge nothing: the next reader with this session id gets the same messages.
+        authentication_key_file: File with the keys of the topic (docs/authentication.md). None: the topic has none.
+        encryption: As the context option of the Store: `none`, or `aes-256-gcm` with a key file.
 
     Yields:
         The messages of each source in order. Those that the Stores have dropped or marked lost are skipped, which is
@@ -59,6 +67,7 @@ def replay(
     Raises:
         NotConnected: No Store answers, one refuses the reader, or expects the next message for too long.
         InvalidArgument: The session id, an address or the start is wrong.
+        OptionError: The key file can be read by others, or encryption is wrong.
 
     Example:
         ```python
@@ -71,13 +80,25 @@ def replay(
     stores: list[StoreAddress] = [store] if is_one else list(store)  # type: ignore[list-item, arg-type]
     first = None if start is None else replay_start(start)
     reading = StoreReplay(
-        topic, stores, session_id_of(session_id), first, timeout=timeout, is_explicit=is_explicit
+        topic,
+        stores,
+        session_id_of(session_id),
+        first,
+        timeout=timeout,
+        is_explicit=is_explicit,
+        keys=_keys_of(authentication_key_file, encryption),
     )
     for item in itertools.chain.from_iterable(reading.chunks()):
         if isinstance(item, RecoveredMessage):
             yield item
         else:
             _log.warning("%s: no Store has messages %d to %d", topic, item.first_sqn, item.last_sqn)
+
+
+def _keys_of(file: str | Path | None, encryption: str) -> TopicKeys:
+    """Return the keys of a file. Raises OptionError, or the error of the file."""
+    named = {} if file is None else {"authentication_scope": "all", "authentication_key_file": str(file)}
+    return load_keys(Config().context_options(**named, encryption=encryption)) or NO_KEYS
 
 
 class StoreReplay:
@@ -91,6 +112,7 @@ class StoreReplay:
         timeout: Maximum wait in seconds for an answer.
         is_explicit: Acknowledge nothing.
         is_temporary: Let the Stores forget the reader at the end.
+        keys: The keys in use.
     """
 
     def __init__(
@@ -103,6 +125,7 @@ class StoreReplay:
         timeout: float = 10.0,
         is_explicit: bool = False,
         is_temporary: bool = False,
+        keys: TopicKeys = NO_KEYS,
     ) -> None:
         self.topic = topic
         self._stores = [store_endpoint(store) for store in stores]
@@ -111,6 +134,7 @@ class StoreReplay:
         self._timeout = timeout
         self._is_explicit = is_explicit
         self._is_temporary = is_temporary
+        self._keys = keys
         self._positions: dict[int, int] = {}
         """By session id of a source, the number behind the last message or lost range that was taken."""
         self._failed: dict[Endpoint, NotConnected] = {}
@@ -205,7 +229,7 @@ class StoreReplay:
         side = ReaderSide(self.topic, self._session_id, self._start, only, self._positions)
         try:
             with socket.create_connection(endpoint, self._timeout) as peer:
-                connection = _Connection(endpoint, peer, side, self._timeout)
+                connection = _Connection(endpoint, self._keys, peer, side, self._timeout)
                 while not side.is_confirmed:
                     if self._stop_after is None and (items := side.take()):
                         yield items
@@ -221,9 +245,10 @@ class StoreReplay:
                     connection.exchange()
         except (OSError, MalformedMessage) as error:
             raise NotConnected(f"the Store at {endpoint}: {error}", hint="check that it runs") from error
-        if side.error not in (None, RegistrationError.SOURCE_NOT_FOUND):
+        if side.error is not None and side.error is not RegistrationError.SOURCE_NOT_FOUND:
             raise NotConnected(
-                f"the Store at {endpoint} refused the reader: {side.error}", hint="connect again"
+                f"the Store at {endpoint} refused the reader: {side.error.name.lower()}",
+                hint="give the reader the topic's keys, or connect again",
             )
         if only is None and self._stop_after is None:
             self._positions.update(side.acknowledged())
@@ -232,12 +257,14 @@ class StoreReplay:
 class _Connection:
     """The connection of a reader."""
 
-    def __init__(self, endpoint: Endpoint, peer: socket.socket, side: ReaderSide, timeout: float) -> None:
+    def __init__(
+        self, endpoint: Endpoint, keys: TopicKeys, peer: socket.socket, side: ReaderSide, timeout: float
+    ) -> None:
         self._endpoint = endpoint
         self._peer = peer
         self._side = side
         self._timeout_ns = int(timeout * _NS)
-        self._stream = StoreStream(endpoint, NoKeys(), _STREAM_BYTES, is_store=False)
+        self._stream = StoreStream.of_client(endpoint, keys, side.topic, _STREAM_BYTES)
         self._poll = select.poll()
         self._poll.register(peer, select.POLLIN)
         self.is_confirming = False
@@ -247,7 +274,8 @@ class _Connection:
     def exchange(self) -> None:
         """Send what the reader requests, and receive for a short time. Raises OSError, NotConnected."""
         side = self._side
-        self._stream.put(side.take_output())
+        if self._stream.has_begun:
+            self._stream.put(side.take_output())
         while self._stream.waiting_bytes:
             self._stream.flush(self._peer)
         is_ready = bool(self._poll.poll(RETRY_NS // 1_000_000))

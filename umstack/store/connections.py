@@ -6,13 +6,11 @@ import logging
 import selectors
 import socket
 import time
-from typing import Protocol
 
 from umstack._engine.endpoint import Endpoint
-from umstack.key_file import Key
 from umstack.repeated_records import RepeatedRecords
 from umstack.store.protocol import StoreSide
-from umstack.store.wire import Keys, MalformedMessage, StoreStream
+from umstack.store.wire import MalformedMessage, StoreStream, TopicKeys
 from umstack.streams.tags import TagRefused
 
 _OUTPUT_BYTES = 1 << 20
@@ -23,13 +21,6 @@ _UNPRODUCTIVE_NS = 200_000_000
 """Age at which a connection that has registered nothing may be replaced: clients register at once."""
 _IDLE_NS = 30_000_000_000
 """Time without bytes from a client after which its connection is ended."""
-
-
-class TopicKeys(Keys, Protocol):
-    """The keys in use, and those of each topic, as a context's keyring has them."""
-
-    def keys_of(self, topic: str) -> tuple[Key, ...]:
-        """Return the keys of a topic; empty if its connections have no tags."""
 
 
 class _Client:
@@ -226,4 +217,4 @@ class ClientConnections:
         self._side.disconnected(number)
 
 
-__all__ = ["ClientConnections", "TopicKeys"]
+__all__ = ["ClientConnections"]

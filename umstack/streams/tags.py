@@ -71,8 +71,9 @@ class Refusal(Enum):
 class TagRefused(ConnectionError):
     """The received record is not the next one that the other side sent; the connection must be ended."""
 
-    def __init__(self, reason: Refusal) -> None:
-        super().__init__(f"{_MEANINGS[reason]} (tag {reason.value})")
+    def __init__(self, reason: Refusal, meaning: str | None = None) -> None:
+        """`meaning` is the text of the error; None: the one of the reason."""
+        super().__init__(f"{meaning or _MEANINGS[reason]} (tag {reason.value})")
         self.reason = reason
 
 

@@ -58,7 +58,7 @@ from umstack.store.wire.stores import (
     StoreGroup,
     decode_number,
 )
-from umstack.store.wire.stream import Keys, NoKeys, StoreStream
+from umstack.store.wire.stream import StoreStream, TopicKeys
 
 __all__ = [
     "CONFIGURATION_MAXIMUM",
@@ -78,9 +78,7 @@ __all__ = [
     "DeliveryConfirmation",
     "Keepalive",
     "KeepaliveSender",
-    "Keys",
     "MalformedMessage",
-    "NoKeys",
     "Registration",
     "RegistrationError",
     "RegistrationResponse",
@@ -95,6 +93,7 @@ __all__ = [
     "StoreGroup",
     "StoreStream",
     "StoreTerms",
+    "TopicKeys",
     "decode",
     "decode_number",
     "message_bytes",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Protocol, Self
 
 from umstack._engine.endpoint import Endpoint
 from umstack.key_file import Key
@@ -37,6 +37,9 @@ from umstack.streams.tags import (
 
 PLAIN_WINDOW_BYTES = 2 * (MESSAGE_MAXIMUM_BYTES + 1)
 """Size of a receive window without tags: any message fits completely."""
+_NO_GREETING = (
+    "the Store ended the connection without a greeting: its keys or its option encryption may differ"
+)
 
 
 class Keys(Protocol):
@@ -49,18 +52,11 @@ class Keys(Protocol):
         """Return the first key for which `is_meant` returns true, or None."""
 
 
-class NoKeys:
-    """No keys: connections to Stores do not have any yet."""
+class TopicKeys(Keys, Protocol):
+    """The keys in use, and those of each topic."""
 
-    def has(self, key: Key) -> bool:
-        """Return false."""
-        del key
-        return False
-
-    def find(self, is_meant: Callable[[Key], bool]) -> Key | None:
-        """Return None."""
-        del is_meant
-        return None
+    def keys_of(self, topic: str) -> tuple[Key, ...]:
+        """Return the keys of a topic, of which the first makes tags; empty if its connections have no tags."""
 
 
 class StoreStream:
@@ -80,7 +76,7 @@ class StoreStream:
         self._keys = keys
         self._send_bytes = send_bytes
         self._is_store = is_store
-        self._has_begun = False
+        self.has_begun = False
         """True once it is known if the connection has tags, and the other side's greeting has arrived."""
         self._greeting = b""
         self._received: ByteWindow = ByteWindow(PLAIN_WINDOW_BYTES)
@@ -90,7 +86,13 @@ class StoreStream:
             self._received = VerifiedWindow()
             self._sent = SealedWindow(send_bytes, self._greeting)
         elif not is_store:
-            self._has_begun = True
+            self.has_begun = True
+
+    @classmethod
+    def of_client(cls, endpoint: Endpoint, keys: TopicKeys, topic: str, send_bytes: int) -> Self:
+        """Return the side of a client of a topic, with the key that makes the topic's tags, if there is one."""
+        key = next(iter(keys.keys_of(topic)), None)
+        return cls(endpoint, keys, send_bytes, is_store=False, key=key)
 
     def is_allowed(self, topic_keys: tuple[Key, ...]) -> bool:
         """Return true if a topic with these keys may use the connection: with one of them, or without any."""
@@ -134,15 +136,26 @@ class StoreStream:
         self._sent.send(peer)
 
     def receive(self, peer: socket.socket) -> bool:
-        """Receive once. Return false at the end of the stream. Raises OSError, TagRefused."""
-        count = self._received.receive(peer)
-        if count and not self._has_begun:
+        """Receive once. Return false at the end of the stream. Raises OSError, TagRefused.
+
+        A Store that refuses a client's greeting ends the connection.
+        """
+        is_greeted = self.has_begun or self._is_store
+        try:
+            count = self._received.receive(peer)
+        except ConnectionResetError:
+            if is_greeted:
+                raise
+            count = 0
+        if count == 0 and not is_greeted:
+            raise TagRefused(Refusal.KEY, _NO_GREETING)
+        if count and not self.has_begun:
             self._begin()
         return count != 0
 
     def messages(self) -> Iterator[bytes]:
         """Yield and remove the complete messages. Raises MalformedMessage, TagRefused."""
-        while self._has_begun:
+        while self.has_begun:
             data = self._received.filled
             size = message_bytes(data[:4])
             if 0 < size <= len(data):
@@ -159,7 +172,7 @@ class StoreStream:
         if self.key is not None:
             self._take_greeting(self.key)
         elif not is_greeting(self._received):
-            self._has_begun = not may_become_greeting(self._received.peek(KIND_BYTES))
+            self.has_begun = not may_become_greeting(self._received.peek(KIND_BYTES))
         elif self._received.held >= GREETING_BYTES:
             self._answer_greeting(self._received.peek(GREETING_BYTES))
 
@@ -177,7 +190,7 @@ class StoreStream:
         )
         sent.begin(tags)
         received.begin(tags)
-        self._has_begun = True
+        self.has_begun = True
 
     def _answer_greeting(self, theirs: bytes) -> None:
         said = decode_greeting(theirs)
@@ -192,8 +205,8 @@ class StoreStream:
         received, sent = VerifiedWindow(RECORD_WINDOW_BYTES), SealedWindow(self._send_bytes, ours)
         received.take_over(self._received)
         sent.begin(tags)
-        self.key, self._received, self._sent, self._has_begun = key, received, sent, True
+        self.key, self._received, self._sent, self.has_begun = key, received, sent, True
         received.begin(tags)
 
 
-__all__ = ["PLAIN_WINDOW_BYTES", "Keys", "NoKeys", "StoreStream"]
+__all__ = ["PLAIN_WINDOW_BYTES", "Keys", "StoreStream", "TopicKeys"]
