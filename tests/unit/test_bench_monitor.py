@@ -14,7 +14,7 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.bench.measure_monitor import _behind, _feed, monitor_table
+from tests.bench.measure_monitor import _behind, feed, monitor_table
 
 
 def test_a_capture_is_written_as_it_would_have_grown(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_a_capture_is_written_as_it_would_have_grown(tmp_path: Path) -> None:
     content = os.urandom(100_000)
     (tmp_path / "source").write_bytes(content)
     began = time.time()
-    _feed(tmp_path / "source", tmp_path / "target", began, 0.3)
+    feed(tmp_path / "source", tmp_path / "target", began, 0.3)
     assert time.time() - began >= 0.3
     assert (tmp_path / "target").read_bytes() == content
 
