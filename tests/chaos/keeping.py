@@ -24,6 +24,7 @@ from typing import Any
 
 from tests.chaos.part import Part
 from tests.chaos.payloads import HEADER_BYTES, payload, stamp_of
+from tests.journal import Journal
 from umstack import BackPressured, Context, NotConnected, WouldBlock
 from umstack.persistence.events import MessageStable, NotStable
 from umstack.persistent_source import PersistentSource
@@ -50,23 +51,6 @@ def open_source(context: Context, config: dict[str, Any]) -> PersistentSource:
     )
 
 
-class _Journal:
-    """A file to which a process adds lines, each batch with one system call."""
-
-    def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-    def add(self, lines: list[str]) -> None:
-        """Add lines and forget them."""
-        if lines:
-            os.write(self._descriptor, "".join(f"{line}\n" for line in lines).encode())
-            lines.clear()
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
-
-
 class Keeping(Part):
     """Sends numbered messages that Stores keep."""
 
@@ -80,7 +64,7 @@ class Keeping(Part):
 
     def live(self) -> None:
         """Send until it is finished, renewed or closed."""
-        journal = _Journal(self.config["journal"])
+        journal = Journal(self.config["journal"])
         try:
             source = open_source(self.context, self.config)
             try:
@@ -94,7 +78,7 @@ class Keeping(Part):
             self.unstable.clear()
             journal.close()
 
-    def _send(self, source: PersistentSource, journal: _Journal) -> None:
+    def _send(self, source: PersistentSource, journal: Journal) -> None:
         incarnation, number = os.urandom(8), 0
         while self.goes_on:
             lines: list[str] = []
@@ -119,7 +103,7 @@ class Keeping(Part):
             number += 1
         return number
 
-    def _note_events(self, source: PersistentSource, journal: _Journal, lines: list[str]) -> None:
+    def _note_events(self, source: PersistentSource, journal: Journal, lines: list[str]) -> None:
         """Add these lines and the source's events to the journal."""
         for event in source.take_events():
             match event:
@@ -152,7 +136,7 @@ class Replaying(Part):
 
     def live(self) -> None:
         """Replay until it is renewed or closed."""
-        journal = _Journal(self.config["journal"])
+        journal = Journal(self.config["journal"])
         try:
             while self.goes_on:
                 for at in range(len(self.passes)):
@@ -162,7 +146,7 @@ class Replaying(Part):
         finally:
             journal.close()
 
-    def _replay(self, at: int, journal: _Journal) -> None:
+    def _replay(self, at: int, journal: Journal) -> None:
         lines = [f"begin {time.monotonic():.6f} {at}"]
         journal.add(lines)
         address, port = self.config["stores"][at]

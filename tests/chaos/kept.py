@@ -34,12 +34,6 @@ class Promises:
     findings: list[str] = field(default_factory=list)
 
 
-def lines_of(path: Path) -> list[list[str]]:
-    """Return the words of the journal's lines, without a last one that a killed process did not finish."""
-    text = path.read_text() if path.exists() else ""
-    return [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
-
-
 def promises_of(lines: Iterable[Sequence[str]]) -> Promises:
     """Return what a source sent and saw as stable; a number that was stable and is used again is a finding."""
     promises = Promises()

@@ -13,7 +13,6 @@ from tests.chaos.kept import (
     check_promises,
     check_reader,
     first_of_each_kind,
-    lines_of,
     promises_of,
     read_store,
 )
@@ -22,6 +21,7 @@ from tests.chaos.plan import Fault, Plan
 from tests.chaos.recorded import SmallDisk
 from tests.chaos.service import CLOSE_SECONDS, Outcome, Service
 from tests.chaos.usage import Usage, growth, leaks, with_streams
+from tests.journal import lines_of
 from umstack.lab import Host
 
 _PORT = 14567

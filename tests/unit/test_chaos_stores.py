@@ -10,11 +10,11 @@ from tests.chaos.kept import (
     check_promises,
     check_reader,
     first_of_each_kind,
-    lines_of,
     promises_of,
     read_store,
 )
 from tests.chaos.payloads import Stamp, payload
+from tests.journal import Journal, lines_of
 from umstack.persistence.messages import encode_data
 from umstack.store.repository import Repository
 
@@ -108,10 +108,15 @@ def test_what_a_store_holds(tmp_path: Path) -> None:
 
 
 def test_a_journal_ends_at_its_last_complete_line(tmp_path: Path) -> None:
-    """A line that a killed process did not finish is left out; of many findings of a kind some are kept."""
+    """A line that a killed process did not finish is left out, also when the next process adds lines; of many findings
+    of a kind some are kept."""
     path = tmp_path / "journal"
     path.write_text("stable 0 1\nstable 2")
     assert lines_of(path) == [["stable", "0", "1"]]
+    journal = Journal(path)
+    journal.add(["stable 2 3"])
+    journal.close()
+    assert lines_of(path) == [["stable", "0", "1"], ["stable", "2", "3"]]
     assert first_of_each_kind([f"unread: {at}" for at in range(9)] + ["mixed: 1"]) == [
         *(f"unread: {at}" for at in range(5)),
         "mixed: 1",

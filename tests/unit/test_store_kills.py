@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store_processes import StoreProcesses
+from tests.forked_processes import ForkedProcesses
 from tests.unit.loopback import DATAGRAM, OWN_ADDRESSES, open_context
 from tests.waiting import wait_for
 from umstack.config.keywords import SourceKeywords
@@ -74,9 +75,13 @@ def test_no_stable_message_is_lost_when_stores_are_killed(
     draw = random.Random(seed)
     options = {**OWN_ADDRESSES, "transport_lbtrm_datagram_max_size": DATAGRAM}
     directories = [tmp_path / str(number) for number in range(store_count)]
-    with StoreProcesses(options) as processes, open_context() as context:
-        ports = [processes.start(directory) for directory in directories]
-        endpoints = [("127.0.0.1", port) for port in ports]
+    with (
+        ForkedProcesses("tests.store_processes", json.dumps(options)) as processes,
+        open_context() as context,
+    ):
+        started = [processes.start(f"{directory} 0") for directory in directories]
+        stores = [process for process, _ in started]
+        endpoints = [("127.0.0.1", int(port)) for _, port in started]
         source = context.source("orders", store=endpoints, session_id=7, **FAST)
         load = Load(source)
         for _ in range(KILLS):
@@ -86,10 +91,10 @@ def test_no_stable_message_is_lost_when_stores_are_killed(
             time.sleep(draw.random() / 50)  # the moment of the kill is what the test varies
             # The wiped one is always the same, so that another Store has what it acknowledged.
             victim = store_count - 1 if wipes else draw.randrange(store_count)
-            processes.kill(ports[victim])
+            stores[victim].end()
             if wipes:
                 shutil.rmtree(directories[victim])
-            processes.start(directories[victim], ports[victim])
+            stores[victim], _ = processes.start(f"{directories[victim]} {endpoints[victim][1]}")
         wait_for(lambda: len(source.active_stores) == store_count, "all Stores", 60)
         assert load.end() == []
         sent = load.count_stable()
