@@ -6,7 +6,7 @@ The messages pass through shared logs. The driver sends and receives them on the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.transport_address import LbtipcAddress, TransportAddress, address_of_name
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions
 from umstack.driver import DriverClient, SharedLog
-from umstack.driver.client import SourceState, published_of
+from umstack.driver.client import AttachedObject, SourceState, published_of
 from umstack.driver.protocol import log_of, text_of
 from umstack.errors import DriverError, NotConnected, OptionError, UmError
 from umstack.event_queue import EventQueue
@@ -169,9 +169,11 @@ class AttachedSource(Source):
         self._refusal = error
         lib.um_publication_disown(self._handle)
 
-    def on_announced(self, fields: Mapping[str, Any]) -> bool:
+    def on_announced(
+        self, fields: Mapping[str, Any], objects: Sequence[AttachedObject]
+    ) -> Sequence[AttachedObject]:
         """Sources are announced to receivers only."""
-        return True
+        return []
 
     def leave_driver(self) -> None:
         """Publish in this process from now on, in a new session, which retains messages from its beginning.
@@ -408,12 +410,14 @@ class AttachedReceiver(Receiver):
 
     # ---- what the driver sends, and its end; on the client's thread ----
 
-    def on_announced(self, fields: Mapping[str, Any]) -> bool:
-        """Attach to the log of a source, once its former log has been read to its end."""
+    def on_announced(
+        self, fields: Mapping[str, Any], objects: Sequence[AttachedObject]
+    ) -> Sequence[AttachedObject]:
+        """Attach receivers of the topic to the log of a source. One that still reads a former log has to wait."""
         name, log = text_of(fields, "name"), log_of(fields)
         address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
-        if (current := self._subscription.log_of(name)) is not None:
-            return current == address
+        receivers = [one for one in objects if isinstance(one, AttachedReceiver)]
+        current = {one: one._subscription.log_of(name) for one in receivers}
         endpoint = log.request_endpoint
         if endpoint is not None and not self._engine.tcp_peers.admits_of_session(
             endpoint.ip, name, f"late join of {self.topic!r}"
@@ -423,18 +427,24 @@ class AttachedReceiver(Receiver):
         def join_late(subscription: Subscription, session: Any, mapping: LateMapping) -> None:
             self._recovery.join(subscription, session, log.topic_index, mapping)
 
+        ready = [one for one in receivers if current[one] is None]
         try:
-            if endpoint is not None:
+            if endpoint is not None and ready:
                 self._recovery.expect()
-            if len(self._sessions) == _SESSIONS_MAX:  # the ends of some were not reported
-                del self._sessions[next(iter(self._sessions))]
-            self._sessions[address] = name.rpartition("[")[0]
+            for one in ready:
+                one._note_log(address, name)
+            subscriptions = [one._subscription for one in ready]
             self._engine.map_shared_log(
-                self._subscription, address, log.topic_index, log.key, name, endpoint, join_late
+                subscriptions, address, log.topic_index, log.key, name, endpoint, join_late
             )
         except UmError as error:
             _log.warning("%s is not received: %s", displayed(name), displayed(str(error)))
-        return True
+        return [one for one in receivers if current[one] not in (None, address)]
+
+    def _note_log(self, address: LbtipcAddress, name: str) -> None:
+        if len(self._sessions) == _SESSIONS_MAX:  # the ends of some were not reported
+            del self._sessions[next(iter(self._sessions))]
+        self._sessions[address] = name.rpartition("[")[0]
 
     def check_answer(self, answer: Mapping[str, Any]) -> None:
         """Raise DriverError for a driver without the keys of the topic."""

@@ -9,48 +9,6 @@
 
 /* ---- receivers ---- */
 
-/* Returns NULL if the source is not mapped. */
-static um_delivery *find_mapped(um_subscription *subscription, const um_session_id *id, uint32_t topic_index)
-{
-    um_receiver_session *session = um_node_find_session(&subscription->receiving->node, id);
-    return session == NULL ? NULL : um_receiver_session_find(session, &subscription->core, topic_index);
-}
-
-static void begin_late(um_delivery *delivery, um_late_mapping *mapping)
-{
-    delivery->request_port = mapping->request_port;
-    if (mapping->has_start && (!delivery->has_resume || um_serial_before(delivery->resume_sqn, mapping->start_sqn))) {
-        delivery->has_resume = true;
-        delivery->resume_sqn = mapping->start_sqn;
-    }
-    mapping->is_resumed = delivery->has_resume;
-    mapping->is_fetched = mapping->joins_late || mapping->is_resumed;
-    if (!mapping->is_fetched)
-        return;
-    um_delivery_fetch_begin(delivery, mapping->caching_proximity);
-    mapping->resume_sqn = delivery->fetch.resume_sqn;
-    mapping->epoch = delivery->fetch.epoch;
-}
-
-int um_subscription_map_late(um_subscription *subscription, const um_receiver_session_config *session,
-                             uint32_t topic_index, uint32_t source, um_late_mapping *mapping)
-{
-    um_receiving *receiving = subscription->receiving;
-    mapping->is_fetched = false;
-    if (!um_gate_enter(&subscription->gate))
-        return UM_CLOSED;
-    um_reactor_lock(receiving->reactor);
-    int result = um_receiving_map(receiving, &subscription->core, session, topic_index, source);
-    if (result == 0) {
-        begin_late(find_mapped(subscription, &session->id, topic_index), mapping);
-        um_node_wake(&receiving->node, um_clock_ns());
-    }
-    um_reactor_unlock(receiving->reactor);
-    um_reactor_wake_by(receiving->reactor, 0);
-    um_gate_leave(&subscription->gate);
-    return result;
-}
-
 /* Stores the first sqn that the controller has not delivered, if it has a position in the stream. */
 static bool position_of(const um_delivery *delivery, uint32_t *next_sqn)
 {
@@ -69,7 +27,7 @@ int um_subscription_unmap(um_subscription *subscription, const um_session_id *id
     if (!um_gate_enter(&subscription->gate))
         return UM_CLOSED;
     um_reactor_lock(receiving->reactor);
-    um_delivery *delivery = find_mapped(subscription, id, topic_index);
+    um_delivery *delivery = um_subscription_find_mapped(subscription, id, topic_index);
     if (delivery != NULL) {
         *has_position = position_of(delivery, next_sqn);
         um_receiving_unmap(receiving, delivery);
@@ -88,7 +46,7 @@ int um_subscription_note_stored(um_subscription *subscription, const um_session_
     if (!um_gate_enter(&subscription->gate))
         return UM_CLOSED;
     um_reactor_lock(receiving->reactor);
-    um_delivery *delivery = find_mapped(subscription, id, topic_index);
+    um_delivery *delivery = um_subscription_find_mapped(subscription, id, topic_index);
     if (delivery != NULL && !delivery->session->has_ended && delivery->state == UM_DELIVERY_RUNNING) {
         if (delivery->fetch.state == UM_DELIVERY_FETCH_RUNNING)
             um_delivery_fetch_to(delivery, high_sqn + 1);

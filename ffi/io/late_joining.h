@@ -12,25 +12,6 @@
 #include "io/publication.h"
 #include "io/subscription.h"
 
-/* The request for, and the outcome of, mapping a source that retains messages and offers them at request_port. */
-typedef struct um_late_mapping {
-    um_address request_port;
-    bool joins_late;
-    bool has_start; /* fetch from start_sqn at least: everything before it was consumed */
-    uint32_t start_sqn;
-    uint32_t caching_proximity;
-
-    bool is_fetched; /* the controller waits for um_subscription_fetch */
-    bool is_resumed; /* fetched from resume_sqn: the source was known before, and its session ended */
-    uint32_t resume_sqn;
-    uint32_t epoch; /* of the fetch */
-} um_late_mapping;
-
-/* As um_subscription_map. A rediscovered source is fetched from where its last session stopped, both for late join and
- * for recovery only; no message is fetched twice. */
-int um_subscription_map_late(um_subscription *subscription, const um_receiver_session_config *session,
-                             uint32_t topic_index, uint32_t source, um_late_mapping *mapping);
-
 /* Stops receiving a source that continues in another session. Returns its state: `has_position` false if nothing is
  * known of its stream; -ENOENT if it is not mapped. */
 int um_subscription_unmap(um_subscription *subscription, const um_session_id *id, uint32_t topic_index,

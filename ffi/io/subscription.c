@@ -1,6 +1,8 @@
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/delivery/delivery_fetch.h"
 #include "io/subscription_private.h"
 #include "os/clock.h"
 #include "os/memory.h"
@@ -59,38 +61,64 @@ int um_subscription_open(um_event_queue *queue, const um_receiver_config *config
     return is_open ? 0 : UM_CLOSED;
 }
 
-static int map(um_subscription *subscription, const um_receiver_session_config *session, uint32_t topic_index,
-               uint32_t source, const uint32_t *next_sqn)
+static void begin_retained(um_delivery *delivery, um_mapping *mapping)
 {
-    um_receiving *receiving = subscription->receiving;
-    if (!um_gate_enter(&subscription->gate))
-        return UM_CLOSED;
-    um_reactor_lock(receiving->reactor);
-    int result = um_receiving_map(receiving, &subscription->core, session, topic_index, source);
-    if (result == 0 && next_sqn != NULL) {
-        um_receiver_session *mapped = um_node_find_session(&receiving->node, &session->id);
-        um_delivery *delivery = um_receiver_session_find(mapped, &subscription->core, topic_index);
+    delivery->request_port = mapping->request_port;
+    if (mapping->has_start && (!delivery->has_resume || um_serial_before(delivery->resume_sqn, mapping->start_sqn))) {
         delivery->has_resume = true;
-        delivery->resume_sqn = *next_sqn;
+        delivery->resume_sqn = mapping->start_sqn;
     }
-    if (result == 0)
+    mapping->is_resumed = delivery->has_resume;
+    mapping->is_fetched = mapping->joins_late || mapping->is_resumed;
+    if (!mapping->is_fetched)
+        return;
+    um_delivery_fetch_begin(delivery, mapping->caching_proximity);
+    mapping->resume_sqn = delivery->fetch.resume_sqn;
+    mapping->epoch = delivery->fetch.epoch;
+}
+
+static int map(um_receiving *receiving, um_mapping *mapping)
+{
+    um_subscription *subscription = mapping->subscription;
+    int result =
+        um_receiving_map(receiving, &subscription->core, mapping->session, mapping->topic_index, mapping->source);
+    if (result != 0)
+        return result;
+    um_delivery *delivery = um_subscription_find_mapped(subscription, &mapping->session->id, mapping->topic_index);
+    if (mapping->is_retaining) {
+        begin_retained(delivery, mapping);
+    } else if (mapping->has_start) {
+        delivery->has_resume = true;
+        delivery->resume_sqn = mapping->start_sqn;
+    }
+    return 0;
+}
+
+void um_subscriptions_map(um_mapping *mappings, uint32_t count)
+{
+    if (count == 0)
+        return;
+    um_receiving *receiving = mappings[0].subscription->receiving;
+    bool is_changed = false;
+    for (uint32_t i = 0; i < count; i++) {
+        assert(mappings[i].subscription->receiving == receiving);
+        mappings[i].is_fetched = false;
+        mappings[i].result = UM_CLOSED;
+        mappings[i].is_entered = um_gate_enter(&mappings[i].subscription->gate);
+    }
+    um_reactor_lock(receiving->reactor);
+    for (uint32_t i = 0; i < count; i++) {
+        if (mappings[i].is_entered)
+            mappings[i].result = map(receiving, &mappings[i]);
+        is_changed |= mappings[i].result == 0;
+    }
+    if (is_changed)
         um_node_wake(&receiving->node, um_clock_ns());
     um_reactor_unlock(receiving->reactor);
     um_reactor_wake_by(receiving->reactor, 0);
-    um_gate_leave(&subscription->gate);
-    return result;
-}
-
-int um_subscription_map(um_subscription *subscription, const um_receiver_session_config *session, uint32_t topic_index,
-                        uint32_t source)
-{
-    return map(subscription, session, topic_index, source, NULL);
-}
-
-int um_subscription_map_resumed(um_subscription *subscription, const um_receiver_session_config *session,
-                                uint32_t topic_index, uint32_t source, uint32_t next_sqn)
-{
-    return map(subscription, session, topic_index, source, &next_sqn);
+    for (uint32_t i = 0; i < count; i++)
+        if (mappings[i].is_entered)
+            um_gate_leave(&mappings[i].subscription->gate);
 }
 
 uint32_t um_subscription_take_ended(um_subscription *subscription, um_ended_source *out, uint32_t max)

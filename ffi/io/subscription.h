@@ -18,14 +18,33 @@ int um_subscription_open(um_event_queue *queue, const um_receiver_config *config
 void um_subscription_close(um_subscription *subscription);
 void um_subscription_free(um_subscription *subscription);
 
-/* Maps a topic of a session to the subscription: joins the group and creates the receiving session if needed.
- * -EEXIST if it is mapped already, -EAGAIN while that session ends. */
-int um_subscription_map(um_subscription *subscription, const um_receiver_session_config *session, uint32_t topic_index,
-                        uint32_t source);
-/* The same for a source whose messages before next_sqn the subscription has had by another session: delivery continues
- * there, so that a gap is reported. */
-int um_subscription_map_resumed(um_subscription *subscription, const um_receiver_session_config *session,
-                                uint32_t topic_index, uint32_t source, uint32_t next_sqn);
+/* A topic of a session to be mapped to a subscription, and the outcome. */
+typedef struct um_mapping {
+    um_subscription *subscription;
+    const um_receiver_session_config *session;
+    uint32_t topic_index;
+    uint32_t source;
+    /* The first message wanted: those before it were consumed, for example in an earlier session of the source. */
+    bool has_start;
+    uint32_t start_sqn;
+    bool is_retaining; /* the source retains messages and offers them at request_port */
+    bool joins_late;
+    um_address request_port;
+    uint32_t caching_proximity;
+
+    int result;      /* -EEXIST if it is mapped already, -EAGAIN while that session ends, UM_CLOSED */
+    bool is_fetched; /* the controller waits for um_subscription_fetch */
+    bool is_resumed; /* fetched from resume_sqn: the source was known before, and its session ended */
+    uint32_t resume_sqn;
+    uint32_t epoch;  /* of the fetch */
+    bool is_entered; /* the subscription was open; internal */
+} um_mapping;
+
+/* Joins the group and creates the receiving session if needed. All subscriptions are of one context, and all are mapped
+ * before the session receives its next datagram or reports itself to the source: a source that knows of the context as
+ * a receiver reaches every one of them. A rediscovered source that retains messages is fetched from where its last
+ * session stopped, both for late join and for recovery only; no message is fetched twice. */
+void um_subscriptions_map(um_mapping *mappings, uint32_t count);
 
 /* The number of a source whose controller has ended. */
 typedef struct um_ended_source {

@@ -20,4 +20,12 @@ struct um_subscription {
     uint32_t ended_capacity;
 };
 
+/* Returns NULL if the source is not mapped. Under the reactor's lock. */
+static inline um_delivery *um_subscription_find_mapped(um_subscription *subscription, const um_session_id *id,
+                                                       uint32_t topic_index)
+{
+    um_receiver_session *session = um_node_find_session(&subscription->receiving->node, id);
+    return session == NULL ? NULL : um_receiver_session_find(session, &subscription->core, topic_index);
+}
+
 #endif

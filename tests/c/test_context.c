@@ -10,6 +10,7 @@
 #include "io/relay.h"
 #include "io/statistics.h"
 #include "io/subscription.h"
+#include "mapping.h"
 #include "os/clock.h"
 #include "os/memory.h"
 #include "support.h"
@@ -133,7 +134,7 @@ static um_subscription *subscribe(world *w, um_event_queue *queue)
         const um_source_session_config *of = &w->session_configs[topic % SESSIONS];
         um_receiver_session_config session = receiver_config((um_session_id){
             um_address_of_v4(LOOPBACK, of->nak_port), of->group, of->session_id, UM_TRANSPORT_LBTRM, 0});
-        CHECK_EQ(um_subscription_map(subscription, &session, topic, topic), 0);
+        CHECK_EQ(map_source(subscription, &session, topic, topic), 0);
     }
     return subscription;
 }
@@ -542,7 +543,7 @@ TEST("UX-12", "groups are listed without the connections of LBT-IPC and TCP, whi
     um_address groups[4];
     for (uint32_t i = 0; i < sizeof ids / sizeof ids[0]; i++) {
         um_receiver_session_config session = receiver_config(ids[i]);
-        CHECK_EQ(um_subscription_map(subscription, &session, i, i), 0);
+        CHECK_EQ(map_source(subscription, &session, i, i), 0);
     }
     CHECK_EQ(um_context_groups(context, groups, 4), 1);
     CHECK(um_address_equal(groups[0], group_of(1)));
@@ -587,7 +588,7 @@ static void log_open(relaying *r, uint32_t number)
     um_receiver_session_config session = receiver_config((um_session_id){
         um_address_of_v4(LOOPBACK, config->nak_port), {{0}, 0}, config->session_id, UM_TRANSPORT_LBTIPC, ipc.key});
     session.connection_timeout_ns = TIMEOUT_S * (int64_t)NS_PER_S;
-    CHECK_EQ(um_subscription_map(r->subscriptions[number], &session, 1, 0), 0);
+    CHECK_EQ(map_source(r->subscriptions[number], &session, 1, 0), 0);
 }
 
 static void log_close(relaying *r, uint32_t number)

@@ -10,6 +10,7 @@
 #include "core/wire/lbtrm.h"
 #include "io/context_private.h"
 #include "io/statistics.h"
+#include "mapping.h"
 #include "os/clock.h"
 #include "support.h"
 
@@ -104,7 +105,7 @@ static leading *leading_open(void)
     for (uint32_t q = 0; q < QUEUES; q++) {
         CHECK_EQ(um_event_queue_open(f->context, &queue, &f->queues[q]), 0);
         CHECK_EQ(um_subscription_open(f->queues[q], &receiver, &f->subscriptions[q]), 0);
-        CHECK_EQ(um_subscription_map(f->subscriptions[q], &session, q, q), 0);
+        CHECK_EQ(map_source(f->subscriptions[q], &session, q, q), 0);
     }
     CHECK_EQ(um_context_start(f->context), 0);
     return f;
@@ -381,7 +382,7 @@ TEST("", "a group joined while a reader leads is received")
     start(&waiting, read_all);
     await_led(f, true);
     um_receiver_session_config session = session_config(f, other);
-    CHECK_EQ(um_subscription_map(f->subscriptions[1], &session, 9, 1), 0);
+    CHECK_EQ(map_source(f->subscriptions[1], &session, 9, 1), 0);
     f->next_sqn = 0;
     send_to(f, 9, other, 0);
     uint32_t next = 0;
@@ -401,7 +402,7 @@ TEST("", "a group left while a reader leads is closed, and the reader keeps lead
     um_receiver_session_config session = session_config(f, other);
     um_subscription *leaving;
     CHECK_EQ(um_subscription_open(f->queues[1], &receiver, &leaving), 0);
-    CHECK_EQ(um_subscription_map(leaving, &session, 9, 1), 0);
+    CHECK_EQ(map_source(leaving, &session, 9, 1), 0);
     reader waiting = {.f = f, .queue = 0, .end = 1, .timeout_ns = LONG_NS};
     start(&waiting, read_all);
     await_led(f, true);

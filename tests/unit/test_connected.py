@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from tests.unit.loopback import FIXED_PORT, SHARED, open_context
 from tests.unit.ways import EVERY_WAY, MAPS_HERE, alone
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Context, NotConnected
-from umstack._engine.subscription import Subscription
+from umstack._engine import engine
+from umstack._engine.subscription import LateMapping, MappingRequest, map_sources
 
 pytestmark = pytest.mark.usefixtures("way")
 TRANSPORTS = ("lbtrm", "lbtru", "tcp", "lbtipc")
@@ -62,13 +64,13 @@ def test_a_source_is_connected_to_receivers_of_its_topic(
         other.wait_connected(timeout=SECONDS)
         source = publisher.source("late", transport=transport, **FLOW.get(transport, {}))
         assert source.transport == other.transport
-        may_map, map_source = threading.Event(), Subscription.map
+        may_map = threading.Event()
 
-        def map_when_allowed(self: Subscription, *arguments: Any) -> int:
+        def map_when_allowed(requests: Sequence[MappingRequest]) -> list[tuple[int, LateMapping | None]]:
             assert may_map.wait(SECONDS)
-            return map_source(self, *arguments)
+            return map_sources(requests)
 
-        monkeypatch.setattr(Subscription, "map", map_when_allowed)
+        monkeypatch.setattr(engine, "map_sources", map_when_allowed)
         with subscriber.receiver("late") as receiver:
             with pytest.raises(NotConnected):
                 source.wait_connected(timeout=0.3)
@@ -97,3 +99,22 @@ def test_each_of_many_topics_of_a_session_is_connected(
     wait_for(lambda: sources[70].known_receivers == 0, "the end of the receiver")
     for source in sources[:70] + sources[71:]:
         source.wait_connected(timeout=SECONDS)
+
+
+@EVERY_WAY
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_every_receiver_of_a_context_gets_the_first_message(
+    publisher: Context, subscriber: Context, transport: str
+) -> None:
+    """A source knows a context as one receiver: what it sends then reaches all receivers of the topic there."""
+    for number in range(20):
+        topic = f"every {number}"
+        with contextlib.ExitStack() as stack:
+            receivers = [stack.enter_context(subscriber.receiver(topic)) for _ in range(8)]
+            source = stack.enter_context(
+                publisher.source(topic, transport=transport, **FLOW.get(transport, {}))
+            )
+            source.wait_connected(timeout=SECONDS)
+            source.send(b"%d" % number, flush=True)
+            for receiver in receivers:
+                assert [one.data for one in collect(receiver, 1)] == [b"%d" % number]

@@ -141,7 +141,7 @@ def test_a_receiver_with_a_wrong_key_ends(running: RunningDriver, remote: Contex
         address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
         with remote.receiver("elsewhere") as receiver:
             remote._engine.map_shared_log(
-                receiver._subscription, address, log.topic_index, log.key ^ 2, "stolen"
+                [receiver._subscription], address, log.topic_index, log.key ^ 2, "stolen"
             )
             deadline = time.monotonic() + SECONDS
             events: list[object] = []
@@ -165,7 +165,7 @@ def test_a_source_in_a_second_log_continues_where_the_first_ended(remote: Contex
                 source.send_many([b"missed"] * missed, flush=True)
                 log = _log_of(source)
                 address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
-                arguments = receiver._subscription, address, log.topic_index, log.key, "far"
+                arguments = [receiver._subscription], address, log.topic_index, log.key, "far"
                 wait_for(lambda: receiver._subscription.log_of("far") is None, "the end of the former log")
                 remote._engine.map_shared_log(*arguments)
                 assert receiver._subscription.log_of("far") == address
@@ -187,7 +187,9 @@ def test_the_positions_of_ended_logs_are_bounded(monkeypatch: pytest.MonkeyPatch
             with remote.source(name, transport="lbtipc") as source:
                 log = _log_of(source)
                 address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
-                remote._engine.map_shared_log(receiver._subscription, address, log.topic_index, log.key, name)
+                remote._engine.map_shared_log(
+                    [receiver._subscription], address, log.topic_index, log.key, name
+                )
                 source.wait_connected(timeout=SECONDS)
                 source.send(b"x", flush=True)
             wait_for(lambda name=name: receiver._subscription.log_of(name) is None, "the end of the log")
@@ -203,7 +205,9 @@ def test_a_wrong_key_does_not_take_the_place_of_the_right_one(
         address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
         with remote.receiver("wrong") as wrong, remote.receiver("right") as right:
             for receiver, key in ((wrong, log.key ^ 2), (right, log.key)):
-                remote._engine.map_shared_log(receiver._subscription, address, log.topic_index, key, "raced")
+                remote._engine.map_shared_log(
+                    [receiver._subscription], address, log.topic_index, key, "raced"
+                )
             right.wait_connected(timeout=SECONDS)
             source.send(b"for the right one", flush=True)
             assert collect(right, 1)[0].data == b"for the right one"
@@ -239,7 +243,7 @@ def test_a_source_whose_log_finds_no_space_leaves_no_thread(
         log = _log_of(source)
         reader = PublishedTopic(context, "reader", {}, log)
         before = relays()
-        monkeypatch.setattr(topics.Subscription, "map", lambda *_: -errno.ENOSPC)
+        monkeypatch.setattr(topics, "map_sources", lambda _requests: [(-errno.ENOSPC, None)])
         with pytest.raises(UmError):
             PublishedTopic(context, "full", {}, log)
         assert relays() == before

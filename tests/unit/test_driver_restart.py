@@ -294,7 +294,7 @@ def test_announcements_that_wait_are_one_per_source() -> None:
     one._pending, one._changed = {}, threading.Condition()
     for log in range(3):
         for name in ("a", "b"):
-            one._on_message({"do": "source", "id": 1, "name": name, "session_id": log})
+            one._on_message({"do": "source", "ids": [1], "name": name, "session_id": log})
     assert [fields["session_id"] for fields in one._pending.values()] == [2, 2]
 
 

@@ -13,7 +13,8 @@ from tests.unit.loopback import open_context
 from tests.unit.store_thread import PausedStore, running_store
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Message
-from umstack._engine.subscription import Subscription
+from umstack._engine import engine
+from umstack._engine.subscription import map_sources
 from umstack.context import Context
 from umstack.errors import InvalidArgument, OptionError
 from umstack.persistent_receiver import PersistentReceiver
@@ -85,18 +86,20 @@ def test_a_source_that_cannot_be_joined_at_first_is_received_from_where_it_was(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """An interface may have no address for a moment: that is a record, and the next advertisement tries again."""
-    map_late, results = Subscription.map_late, [(-errno.EADDRNOTAVAIL, None)] * 2
+    failures = [(-errno.EADDRNOTAVAIL, None)] * 2
     with open_context() as publishing, _publish(publishing, stores) as source:
         source.send_many(_numbers(0, 100), flush=True)
         assert source.wait_stable(SECONDS)
         with open_context() as former, former.receiver("orders", session_id="risk3") as receiver:
             assert [receiver.receive(timeout=SECONDS) for _ in range(40)] == _numbers(0, 40)
         monkeypatch.setattr(
-            Subscription, "map_late", lambda *arguments: results.pop() if results else map_late(*arguments)
+            engine,
+            "map_sources",
+            lambda requests: [failures.pop()] if requests and failures else map_sources(requests),
         )
         with context.receiver("orders", session_id="risk3") as receiver:
             assert _payloads(receiver, 60) == _numbers(40, 100)
-    assert not results
+    assert not failures
     assert "it is tried again" in caplog.text
     assert "Traceback" not in caplog.text
 

@@ -8,7 +8,7 @@ import os
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import umstack_xdp as xdp
@@ -29,7 +29,7 @@ from umstack._engine.registry import Registry
 from umstack._engine.session_options import ignored_receiver_options
 from umstack._engine.sessions import SessionPool
 from umstack._engine.source_events import note_interface
-from umstack._engine.subscription import LateMapping, Subscription
+from umstack._engine.subscription import LateMapping, MappingRequest, Subscription, map_sources
 from umstack._engine.tcp_peers import TcpPeers
 from umstack._engine.transport_address import (
     LbtipcAddress,
@@ -212,29 +212,20 @@ class Engine:
             self.steer((address.group, address.destination_port))
         core = self.core
         key_set = self.keyring.number_of(topic)
+        source = f"{name}[{topic_index}]"
+        requests: list[MappingRequest] = []
         for subscription in wanting:
             config = receiver_session_config(address, subscription.options, core, key_set, advertiser)
-            if is_taken is not None and is_taken(subscription, config):
-                continue
-            ignored = self._ignored(config) if self._have_receivers_differed(subscription.options) else []
-            late: LateMapping | None = None
-            if request_port is None:
-                result = subscription.map(config, topic_index, f"{name}[{topic_index}]")
-            else:
-                result, late = subscription.map_late(
-                    config, topic_index, f"{name}[{topic_index}]", request_port, start and start.sqn
+            if is_taken is None or not is_taken(subscription, config):
+                request = MappingRequest(
+                    subscription, config, topic_index, source, request_port, start and start.sqn
                 )
+                requests.append(request)
+        for request, (result, late) in zip(requests, map_sources(requests), strict=True):
             if late is not None and join_late is not None:
-                join_late(subscription, config, late)
-            if ignored and result == 0:
-                _ignored_records.write(
-                    (topic, name),
-                    logging.WARNING,
-                    "receiver %r: %s was joined with other options, which stay in force; without effect: %s",
-                    topic,
-                    name,
-                    ", ".join(ignored),
-                )
+                join_late(request.subscription, request.session, late)
+            if self._have_receivers_differed(request.subscription.options) and result == 0:
+                self._warn_of_ignored(request.session, topic, name)
             is_mapped &= self._note_result(result, topic, name)
         # Steer again: before the join, another thread may have steered only the groups joined by then.
         self.steer()
@@ -275,7 +266,7 @@ class Engine:
 
     def map_shared_log(
         self,
-        subscription: Subscription,
+        subscriptions: Sequence[Subscription],
         address: LbtipcAddress,
         topic_index: int,
         log_key: int,
@@ -283,16 +274,21 @@ class Engine:
         request_port: Endpoint | None = None,
         join_late: Callable[[Subscription, Any, LateMapping], None] | None = None,
     ) -> None:
-        """Map a source that reaches one receiver through a shared log of this host, under the source's name.
+        """Map a source that reaches receivers through a shared log of this host, under the source's name.
 
         `request_port` and `join_late` are as those of map_source().
         """
-        config = receiver_session_config(address, subscription.options, self.core, log_key=log_key)
-        result, late = subscription.map_log(config, address, topic_index, source, request_port)
-        if late is not None and join_late is not None:
-            join_late(subscription, config, late)
-        if result not in (0, -errno.EEXIST, lib.UM_CLOSED):
-            self.core.check(result, f"attaching to the log of {source}")
+        requests: list[MappingRequest] = []
+        for one in subscriptions:
+            config = receiver_session_config(address, one.options, self.core, log_key=log_key)
+            requests.append(MappingRequest(one, config, topic_index, source, request_port, log=address))
+        outcomes = map_sources(requests)
+        for request, (_, late) in zip(requests, outcomes, strict=True):
+            if late is not None and join_late is not None:
+                join_late(request.subscription, request.session, late)
+        for result, _ in outcomes:
+            if result not in (0, -errno.EEXIST, lib.UM_CLOSED):
+                self.core.check(result, f"attaching to the log of {source}")
 
     def _is_joined(self, address: LbtrmAddress) -> bool:
         """Return true if the source can be joined and the options allow it; warn if no router forwards its group to an
@@ -337,12 +333,21 @@ class Engine:
             self._options_seen.append(options)
         return len(self._options_seen) > 1
 
-    def _ignored(self, wanted: Any) -> list[str]:
-        """Return the options of a receiver that differ from those of the first receiver of its session."""
+    def _warn_of_ignored(self, wanted: Any, topic: str, name: str) -> None:
+        """Warn of the options of a receiver that differ from those of the first receiver of its session."""
         in_force = ffi.new("um_receiver_session_config *")
         if not lib.um_context_session_config(self.core.handle, ffi.addressof(wanted, "id"), in_force):
-            return []
-        return ignored_receiver_options(in_force, wanted)
+            return
+        ignored = ignored_receiver_options(in_force, wanted)
+        if ignored:
+            _ignored_records.write(
+                (topic, name),
+                logging.WARNING,
+                "receiver %r: %s was joined with other options, which stay in force; without effect: %s",
+                topic,
+                name,
+                ", ".join(ignored),
+            )
 
     def report_no_source(self, topic: str, queries: int) -> None:
         """Report unanswered queries for a topic to the receivers that have this threshold."""

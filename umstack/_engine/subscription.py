@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from umstack._core import ffi, lib
@@ -18,6 +18,27 @@ from umstack.config import ReceiverOptions
 _ENDED_TOGETHER = 64
 POSITIONS_MAX = 1024
 """Positions kept of sources whose logs ended."""
+
+
+class MappingRequest(NamedTuple):
+    """A source to be mapped to a receiver: a topic of a session."""
+
+    subscription: Subscription
+    session: Any
+    """A um_receiver_session_config."""
+    topic_index: int
+    source: str
+    """Its name."""
+    request_port: Endpoint | None = None
+    """Where it serves retained messages."""
+    start_sqn: int | None = None
+    """Messages before it were consumed."""
+    log: LbtipcAddress | None = None
+    """The log of a driver, if the source reaches the receiver through one.
+
+    It is resumed where its last log ended. The driver that wrote that log, or its session with the source, has ended
+    since, so the core does not know that both logs have the same source.
+    """
 
 
 class LateMapping(NamedTuple):
@@ -116,72 +137,43 @@ class Subscription:
             self.retire_ended()
         return self._logs.get(source)
 
-    def map_log(
-        self, session: Any, log: LbtipcAddress, topic_index: int, source: str, request_port: Endpoint | None
-    ) -> tuple[int, LateMapping | None]:
-        """Map a source that a driver receives, whose former log has ended. Returns what map_late() returns.
-
-        It is resumed where its last log ended. The driver that wrote that log, or its session with the source, has
-        ended since, so the core does not know that both logs have the same source.
-        """
-        self._logs[source] = log
-        late: LateMapping | None = None
-        if request_port is None:
-            result = self.map(session, topic_index, source)
-        else:
-            result, late = self.map_late(session, topic_index, source, request_port)
-        if result != 0:
-            self._logs.pop(source, None)
-        return result, late
-
-    def map(self, session: Any, topic_index: int, source: str) -> int:
-        """Map a source, given as the topic index of a session and the source's name. Returns the core's result."""
-        if self.closed:
-            return 0
+    def prepare(self, mapping: Any, request: MappingRequest) -> bool:
+        """Fill a um_mapping. Returns true if the source was mapped before."""
+        self.retire_ended()  # a former log of the source leaves its position
+        source, start_sqn = request.source, request.start_sqn
         was_mapped = source in self._mapped
-        number = self._number(source, None)
-        position = self._positions.pop(source, None)
-        if position is None:
-            result = int(lib.um_subscription_map(self.handle, session, topic_index, number))
-        else:
-            result = int(lib.um_subscription_map_resumed(self.handle, session, topic_index, number, position))
-        self._note_mapped(source, number, result, was_mapped)
-        return result
-
-    def map_late(
-        self,
-        session: Any,
-        topic_index: int,
-        source: str,
-        request_port: Endpoint,
-        start_sqn: int | None = None,
-    ) -> tuple[int, LateMapping | None]:
-        """Map a source that retains messages. Returns the core's result, and the messages to fetch first, if any.
-
-        Messages before `start_sqn` were consumed.
-        """
-        if self.closed:
-            return 0, None
-        was_mapped = source in self._mapped
-        mapping = ffi.new("um_late_mapping *")
-        mapping.request_port = core_address(request_port)
-        mapping.joins_late = self.options.use_late_join
+        if request.log is not None:
+            self._logs[source] = request.log
         if start_sqn is not None:
             self._stored_positions[source] = start_sqn
             if len(self._stored_positions) > POSITIONS_MAX:
                 del self._stored_positions[next(iter(self._stored_positions))]
         else:
             start_sqn = self._positions.pop(source, None)
+        mapping.subscription, mapping.session = self.handle, request.session
+        mapping.topic_index = request.topic_index
         if start_sqn is not None:
             mapping.has_start, mapping.start_sqn = True, start_sqn
-        mapping.caching_proximity = self.options.retransmit_message_caching_proximity
-        number = self._number(source, request_port)
-        result = int(lib.um_subscription_map_late(self.handle, session, topic_index, number, mapping))
-        self._note_mapped(source, number, result, was_mapped)
-        if result != 0 or not mapping.is_fetched:
+        if request.request_port is not None:
+            mapping.is_retaining = True
+            mapping.request_port = core_address(request.request_port)
+            mapping.joins_late = self.options.use_late_join
+            mapping.caching_proximity = self.options.retransmit_message_caching_proximity
+        mapping.source = self._number(source, request.request_port)
+        return was_mapped
+
+    def conclude(
+        self, mapping: Any, request: MappingRequest, was_mapped: bool
+    ) -> tuple[int, LateMapping | None]:
+        """Note what the core did with a prepared mapping. Returns what map_sources() returns for it."""
+        result = int(mapping.result)
+        self._note_mapped(request.source, mapping.source, result, was_mapped)
+        if result != 0 and request.log is not None:
+            self._logs.pop(request.source, None)
+        if request.request_port is None or result != 0 or not mapping.is_fetched:
             return result, None
         resume_sqn = mapping.resume_sqn if mapping.is_resumed else None
-        return result, LateMapping(request_port, mapping.epoch, resume_sqn)
+        return result, LateMapping(request.request_port, mapping.epoch, resume_sqn)
 
     def unmap(self, session: Any, topic_index: int, source: str) -> int | None:
         """Stop receiving a source that continues in another session.
@@ -206,7 +198,6 @@ class Subscription:
 
     def _number(self, source: str, request_port: Endpoint | None) -> int:
         """Return the number of a source that is about to be mapped; the core may count it before its call returns."""
-        self.retire_ended()
         self._mapped.setdefault(source, request_port)
         return self.queue.sources.number(self.topic, source, self._owner)
 
@@ -268,3 +259,26 @@ class Subscription:
     def __del__(self) -> None:
         if self.handle is not None:
             lib.um_subscription_free(self.handle)
+
+
+def map_sources(requests: Sequence[MappingRequest]) -> list[tuple[int, LateMapping | None]]:
+    """Map sources to receivers of one context at once, so that no message comes to some of them only.
+
+    Returns:
+        For each request the core's result, 0 if the receiver is closed, and the messages to fetch first, if any.
+    """
+    is_open = [not request.subscription.closed for request in requests]
+    wanted = [request for request, is_wanted in zip(requests, is_open, strict=True) if is_wanted]
+    mappings = ffi.new("um_mapping[]", len(wanted))
+    were_mapped = [
+        request.subscription.prepare(mapping, request)
+        for mapping, request in zip(mappings, wanted, strict=True)
+    ]
+    lib.um_subscriptions_map(mappings, len(wanted))
+    outcomes = iter(
+        [
+            request.subscription.conclude(mapping, request, was_mapped)
+            for mapping, request, was_mapped in zip(mappings, wanted, were_mapped, strict=True)
+        ]
+    )
+    return [next(outcomes) if is_wanted else (0, None) for is_wanted in is_open]

@@ -15,7 +15,7 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import asdict, dataclass
@@ -38,6 +38,7 @@ from umstack.driver.protocol import (
     encode,
     events_of,
     number_of,
+    numbers_of,
     text_of,
 )
 from umstack.errors import DriverError, UmError
@@ -197,10 +198,13 @@ class AttachedObject(Protocol):
     def on_driver_gone(self, error: UmError) -> None:
         """No driver serves it again."""
 
-    def on_announced(self, fields: Mapping[str, Any]) -> bool:
-        """The driver announces a source. Returns false if it has to be announced again later.
+    def on_announced(
+        self, fields: Mapping[str, Any], objects: Sequence[AttachedObject]
+    ) -> Sequence[AttachedObject]:
+        """The driver announces a source to objects of this process, of which this is one.
 
-        In sequential mode on the thread that runs the protocol.
+        Returns those to which it has to be announced again later. In sequential mode on the thread that runs the
+        protocol.
         """
 
 
@@ -479,9 +483,9 @@ class DriverClient:
     def _on_message(self, fields: dict[str, Any]) -> None:
         if fields.get("do") == "source":
             # A later log of the same source takes the place of one that its receiver was not ready for.
-            key = number_of(fields, "id"), text_of(fields, "name")
+            name, numbers = text_of(fields, "name"), numbers_of(fields, "ids")
             with self._changed:
-                self._pending[key] = fields
+                self._pending.update({(number, name): fields for number in numbers})
             return
         with self._changed:
             answer = self._answers.pop(number_of(fields, "reply"), None)
@@ -489,18 +493,22 @@ class DriverClient:
             answer.set_result(fields)
 
     def _map_pending(self) -> None:
+        """Attach to announced sources, for all receivers to which one is announced at once: the source knows them as
+        one receiver, and they get the same messages.
+        """
         with self._changed:
-            announced = [*self._pending.items()]
-        for key, fields in announced:
-            is_mapped = self._is_mapped(fields)
+            announced = {id(fields): fields for fields in self._pending.values()}
+        for fields in announced.values():
             with self._changed:
-                if is_mapped and self._pending.get(key) is fields:
-                    del self._pending[key]
-
-    def _is_mapped(self, fields: Mapping[str, Any]) -> bool:
-        with self._changed:
-            request = self._requests.get(number_of(fields, "id"))
-        return request is None or request.object.on_announced(fields)
+                waiting = [key for key, of in self._pending.items() if of is fields]
+                objects = {key: self._requests[key[0]].object for key in waiting if key[0] in self._requests}
+            receivers = [*objects.values()]
+            again = receivers and receivers[0].on_announced(fields, receivers)
+            with self._changed:
+                for key in waiting:
+                    is_left = key in objects and any(objects[key] is one for one in again)
+                    if not is_left and self._pending.get(key) is fields:
+                        del self._pending[key]
 
     def _on_end(self) -> None:
         """Report the end of the driver to everything that depends on it."""

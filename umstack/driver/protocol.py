@@ -120,6 +120,14 @@ def number_of(fields: Mapping[str, Any], name: str, most: int = NUMBER_MAX) -> i
     return value
 
 
+def numbers_of(fields: Mapping[str, Any], name: str) -> list[int]:
+    """Return a list of numbers. Raises DriverError."""
+    values = fields.get(name)
+    if not isinstance(values, list):
+        raise malformed(f"{name} is no list of numbers")
+    return [number_of({name: value}, name) for value in values]
+
+
 def text_of(fields: Mapping[str, Any], name: str) -> str:
     """Return a text. Raises DriverError."""
     value = fields.get(name)

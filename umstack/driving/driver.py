@@ -8,7 +8,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -37,6 +37,8 @@ _UNANSWERED_SECONDS = 2.0
 _REPAIR_SECONDS = 2.0
 """How long the source of a killed application serves NAKs after its last message, and after each of them."""
 _SEND_BUFFER_BYTES = 1 << 20
+_ANNOUNCED_MAX = 1000
+"""Receivers in one announcement, which has to fit a message of the control protocol."""
 _LOGGED = {"receive": "receives", "publish": "publishes"}
 
 
@@ -365,9 +367,20 @@ class Driver:
                 for number, received in one.receivers.items()
                 if received is topic
             ]
+        return self._announce_to(wanting, source)
+
+    def _announce_to(self, wanting: Iterable[tuple[_Application, int]], source: SharedSource) -> int:
+        """Announce a source to receivers of applications. Returns the number of applications.
+
+        An application attaches all its receivers at once, so that they get the same messages.
+        """
+        numbers: dict[_Application, list[int]] = {}
         for application, number in wanting:
-            self._send(application, _announcement(number, source))
-        return len({application for application, _ in wanting})
+            numbers.setdefault(application, []).append(number)
+        for application, of in numbers.items():
+            for first in range(0, len(of), _ANNOUNCED_MAX):
+                self._send(application, _announcement(of[first : first + _ANNOUNCED_MAX], source))
+        return len(numbers)
 
     def _announce_known(self, application: _Application, number: int) -> None:
         """Announce the sources that a topic already has to a new receiver: remote ones, and those of this host."""
@@ -381,7 +394,7 @@ class Driver:
             ]
         if topic is not None:
             for source in [*topic.sources(), *local]:
-                self._send(application, _announcement(number, source))
+                self._announce_to([(application, number)], source)
 
     def _publish(self, application: _Application, number: int, fields: Mapping[str, Any]) -> dict[str, Any]:
         most = self._limits.sources_max
@@ -403,15 +416,13 @@ class Driver:
                 for received_number, received in one.receivers.items()
                 if received.topic == topic
             ]
-        for one, received_number in wanting:
-            self._send(one, _announcement(received_number, source.shared))
+        processes = self._announce_to(wanting, source.shared)
         self._count_local(topic)
-        processes = {one for one, _ in wanting}
         return {
             "keyed": self._is_keyed(topic),
             "name": source.transport,
             "topic_index": source.network_topic_index,
-            "readers": 1 + len(processes),
+            "readers": 1 + processes,
             "message_max": source.message_max_bytes,
         }
 
@@ -473,8 +484,8 @@ class Driver:
                 one.source.close()
 
 
-def _announcement(number: int, source: SharedSource) -> dict[str, Any]:
-    return {"do": "source", "id": number, "name": source.name, **asdict(source.log)}
+def _announcement(numbers: Sequence[int], source: SharedSource) -> dict[str, Any]:
+    return {"do": "source", "ids": [*numbers], "name": source.name, **asdict(source.log)}
 
 
 def _refusal_fields(error: UmError) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from umstack._engine.publication import Publication
 from umstack._engine.queue_memory import QueueMemory
 from umstack._engine.receiver_sessions import receiver_session_config
 from umstack._engine.source_events import ReceiverEvent, given_up, receiver_events
-from umstack._engine.subscription import Subscription
+from umstack._engine.subscription import MappingRequest, Subscription, map_sources
 from umstack._engine.transport_address import LbtipcAddress
 from umstack.config import Config, ReceiverOptions
 from umstack.context import Context
@@ -323,9 +323,9 @@ class PublishedTopic:
             self._source.close()
             raise
         try:
-            engine.core.check(
-                self._subscription.map(session, log.topic_index, self._log_name), self._log_name
-            )
+            request = MappingRequest(self._subscription, session, log.topic_index, self._log_name)
+            [(result, _)] = map_sources([request])
+            engine.core.check(result, self._log_name)
         except BaseException:
             self.close()
             raise

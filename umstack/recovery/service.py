@@ -101,7 +101,7 @@ class RecoveryService(Closing):
         mapping: LateMapping,
         provider: FetchProvider | None = None,
     ) -> None:
-        """Fetch the past of a source that um_subscription_map_late has just mapped, from its provider if given."""
+        """Fetch the past of a source that um_subscriptions_map has just mapped, from its provider if given."""
         if provider is not None:
             plan = store_plan(subscription.options, mapping.resume_sqn or 0, is_otr=False)
         elif subscription.options.use_late_join:
