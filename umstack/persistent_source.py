@@ -9,8 +9,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 from umstack.config import SourceOptions
 from umstack.errors import BackPressured, Closed, InvalidArgument, MessageTooLong, NotConnected, UmError
@@ -24,6 +25,7 @@ from umstack.store.wire import STORES_MAXIMUM, MalformedMessage, TopicKeys
 from umstack.streams.tags import TagRefused
 
 if TYPE_CHECKING:
+    from umstack._engine.source_events import Drained
     from umstack.buffers import Buffer
     from umstack.resolution.codec import WireOption
     from umstack.source import Source
@@ -46,9 +48,9 @@ class PersistentSource:
 
     Attributes:
         topic: Name of the topic.
-        maximum_bytes: Length of the longest message: it must fit one datagram of the interface's size when the source
-            was made, and of its session's. It stays the same if the path carries less later: such a message is then
-            sent in pieces.
+        message_maximum_bytes: Length of the longest message: it must fit one datagram of the interface's size when the
+            source was made, and of its session's. It stays the same if the path carries less later: such a message is
+            then sent in pieces.
         first_sequence_number: Number of the first message, by consensus of the Stores. A restarted source continues
             the numbering: it gives the messages that its Stores do not have their former numbers again.
 
@@ -111,7 +113,9 @@ class PersistentSource:
         except BaseException:
             self._end_thread()
             raise
-        self.maximum_bytes = min(self._source.message_maximum_bytes, self._source._publication.unsplit_bytes)
+        self.message_maximum_bytes = min(
+            self._source.message_maximum_bytes, self._source._publication.unsplit_bytes
+        )
         """Length of the longest message, which never changes."""
         with self._changed:
             self._side.attach(self._source.transport, self._source.topic_index, time.monotonic_ns())
@@ -147,7 +151,7 @@ class PersistentSource:
         """Send a message, after waiting for space in flight. Any thread.
 
         Args:
-            data: Any contiguous buffer of at most `maximum_bytes` bytes.
+            data: Any contiguous buffer of at most `message_maximum_bytes` bytes.
             flush: Send it and every message held before it at once, instead of with the next datagram.
             timeout: Maximum wait in seconds, for space in flight and for the transport together; None: no timeout.
 
@@ -167,9 +171,9 @@ class PersistentSource:
             ```
         """
         payload = bytes(data)
-        if len(payload) > self.maximum_bytes:
+        if len(payload) > self.message_maximum_bytes:
             raise MessageTooLong(
-                f"a persistent message of {len(payload)} bytes is longer than {self.maximum_bytes}",
+                f"a persistent message of {len(payload)} bytes is longer than {self.message_maximum_bytes}",
                 hint="send several messages",
             )
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -251,6 +255,36 @@ class PersistentSource:
                 return at
         return len(messages)
 
+    def send_packed(
+        self, data: Buffer, offsets: Buffer, flush: bool = False, *, timeout: float | None = None
+    ) -> int:
+        """Send messages stored end to end in one buffer, as Source.send_packed() does. Any thread.
+
+        Message i is data[offsets[i]:offsets[i + 1]].
+
+        Args:
+            data: Any contiguous buffer of bytes; copied before the call returns.
+            offsets: Buffer of ascending 32-bit signed integers, one more than messages.
+            flush: Send them and every message held before them at once.
+            timeout: Maximum wait in seconds for all of them; None: no timeout.
+
+        Returns:
+            The number of messages sent, as send_many().
+
+        Raises:
+            UmError: As send().
+
+        Example:
+            ```python
+            def publish(source):
+                source.send_packed(b"onetwo", array("i", [0, 3, 6]), flush=True)
+            ```
+        """
+        packed = memoryview(cast("bytes", data)).cast("B")
+        ends = memoryview(cast("bytes", offsets)).cast("B").cast("i")
+        messages = [packed[begin:end] for begin, end in pairwise(ends)]
+        return self.send_many(messages, flush, timeout=timeout)
+
     def flush(self) -> None:
         """Send every held message at once. Any thread.
 
@@ -268,6 +302,16 @@ class PersistentSource:
     def transport(self) -> str:
         """Name of the transport session."""
         return self._source.transport
+
+    @property
+    def options(self) -> SourceOptions:
+        """The options in force."""
+        return self._source.options
+
+    @property
+    def known_receivers(self) -> int:
+        """The receivers that wait_connected() counts, Stores among them. Raises Closed."""
+        return self._source.known_receivers
 
     @property
     def active_stores(self) -> list[int]:
@@ -319,6 +363,26 @@ class PersistentSource:
         return self._wait(
             lambda: not self._side.unstable, None if timeout is None else time.monotonic() + timeout
         )
+
+    def wait_drained(self, timeout: float | None = None) -> Drained:
+        """Wait until every receiver has received or given up all messages, as Source.wait_drained() does.
+
+        Args:
+            timeout: Maximum wait in seconds; None: no timeout.
+
+        Returns:
+            Drained, as Source.wait_drained().
+
+        Raises:
+            Closed: The source is closed.
+
+        Example:
+            ```python
+            def publish(source):
+                assert source.wait_drained(timeout=5)
+            ```
+        """
+        return self._source.wait_drained(timeout)
 
     def take_events(self) -> list[SourceEvent]:
         """Return the events since the last call, at most the newest EVENTS_MAX, also after close(). Any thread.

@@ -11,8 +11,9 @@ from array import array
 from collections.abc import Callable, Sequence
 
 from umstack.buffers import Buffer
-from umstack.errors import WouldBlock
+from umstack.errors import OptionError, WouldBlock
 from umstack.message_properties import MessageProperties
+from umstack.persistent_source import PersistentSource
 from umstack.source import Source
 
 SLICE_SECONDS = 0.2
@@ -30,7 +31,7 @@ class Publisher:
 
     __slots__ = ("_last_progress", "_on_wait", "source")
 
-    def __init__(self, source: Source, on_wait: OnWait = wait_on) -> None:
+    def __init__(self, source: Source | PersistentSource, on_wait: OnWait = wait_on) -> None:
         """`on_wait` is called while nothing can be sent."""
         self.source = source
         self._on_wait = on_wait
@@ -50,7 +51,12 @@ class Publisher:
     def send_each(
         self, messages: Sequence[Buffer], properties: MessageProperties, *, flush: bool = False
     ) -> None:
-        """Publish all the messages, each with these properties."""
+        """Publish all the messages, each with these properties. Raises OptionError if Stores keep the source's."""
+        if isinstance(self.source, PersistentSource):
+            raise OptionError(
+                f"messages of {self.source.topic!r} cannot have properties, because Stores do not keep them",
+                hint="send without properties, or make a source without store=",
+            )
         self._last_progress = time.monotonic()
         for number, message in enumerate(messages, 1):
             is_last = flush and number == len(messages)

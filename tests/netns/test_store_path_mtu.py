@@ -66,7 +66,7 @@ def test_the_longest_message_stays_one_message_when_the_path_shrinks(
         )
         with source:
             source.wait_connected(timeout=10)
-            longest = source.maximum_bytes
+            longest = source.message_maximum_bytes
             assert longest > after
             sent: list[bytes] = []
 
@@ -79,7 +79,7 @@ def test_the_longest_message_stays_one_message_when_the_path_shrinks(
                 shrink(lab.hosts, mtu)
                 send()
                 assert source.wait_stable(timeout=10), source.unstable
-                assert source.maximum_bytes == longest
+                assert source.message_maximum_bytes == longest
             assert [message.data for message in collect(receiver, len(sent), 20)] == sent
     kept = {record.sqn: data_of(record.message).payload for record in dump(tmp_path)}
     assert kept == dict(enumerate(sent))

@@ -53,6 +53,8 @@ EMPTY_SHA256 = bytes.fromhex("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca4
 class Wire:
     """A fake source that keeps the published messages."""
 
+    message_maximum_bytes = 1 << 20
+
     def __init__(self) -> None:
         self.messages: list[bytes] = []
 

@@ -82,7 +82,7 @@ def test_everyone_with_the_key_reads_live_recovered_and_replayed_messages(
             source.send_many(_numbers(150, 200), flush=True)
             with context.receiver(TOPIC, session_id="risk3") as receiver:
                 assert [one.data for one in collect(receiver, 50)] == _numbers(150, 200)
-            longest = os.urandom(source.maximum_bytes)
+            longest = os.urandom(source.message_maximum_bytes)
             source.send(longest, flush=True)
             assert source.close(SECONDS) == []
         with context.receiver(TOPIC, from_store=[store.endpoint]) as replayed:

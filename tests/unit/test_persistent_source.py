@@ -139,8 +139,8 @@ def test_the_longest_message_fits_the_datagrams_of_the_session(
         open_context(**options) as context,
         context.source("orders", store=[store.endpoint], session_id=7, transport=transport) as source,
     ):
-        assert size - 150 < source.maximum_bytes < size
-        source.send(bytes(source.maximum_bytes), flush=True)
+        assert size - 150 < source.message_maximum_bytes < size
+        source.send(bytes(source.message_maximum_bytes), flush=True)
         assert source.wait_stable(timeout=10)
         with pytest.raises(MessageTooLong):
-            source.send(bytes(source.maximum_bytes + 1))
+            source.send(bytes(source.message_maximum_bytes + 1))

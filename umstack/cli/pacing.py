@@ -10,6 +10,7 @@ from typing import cast
 
 from umstack.buffers import Buffer
 from umstack.errors import WouldBlock
+from umstack.persistent_source import PersistentSource
 from umstack.publisher import Publisher
 from umstack.source import Source
 
@@ -43,7 +44,10 @@ class PacedPublisher(Publisher):
     __slots__ = ("_bytes_per_second", "_due")
 
     def __init__(
-        self, source: Source, on_wait: Callable[[float, WouldBlock], None], bytes_per_second: float
+        self,
+        source: Source | PersistentSource,
+        on_wait: Callable[[float, WouldBlock], None],
+        bytes_per_second: float,
     ) -> None:
         """The first message is due immediately."""
         super().__init__(source, on_wait)

@@ -20,7 +20,9 @@ from umstack.replay_receiver import event_of
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def _converted(convert: Callable[[Any], Any]) -> Callable[..., Any]:
+def converted(convert: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return a callback that converts the values of an option, and reports wrong ones."""
+
     def call(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
         try:
             if isinstance(value, tuple):
@@ -35,16 +37,16 @@ def _converted(convert: Callable[[Any], Any]) -> Callable[..., Any]:
 def stored_options(command: Command) -> Command:
     """Add --from-store, --start and --session-id."""
     stores = click.option(
-        "--from-store", multiple=True, metavar="ADDRESS:PORT", callback=_converted(store_endpoint),
+        "--from-store", multiple=True, metavar="ADDRESS:PORT", callback=converted(store_endpoint),
         help="First play what this Store has, also without a publisher; repeat it for more Stores.",
     )  # fmt: skip
     start = click.option(
-        "--start", metavar="NUMBER|TIME", callback=_converted(replay_start),
+        "--start", metavar="NUMBER|TIME", callback=converted(replay_start),
         help="With --from-store: begin at this sequence number, or at a time such as 2026-11-26T09:30. Default: the "
         "oldest message, or the one after the last that --session-id acknowledged.",
     )  # fmt: skip
     session = click.option(
-        "--session-id", metavar="ID", callback=_converted(session_id_of),
+        "--session-id", metavar="ID", callback=converted(session_id_of),
         help="With --from-store: continue where the last run with this number or name stopped.",
     )  # fmt: skip
     return stores(start(session(command)))
@@ -106,4 +108,4 @@ def stored_batch(topic: str, items: Sequence[Item]) -> StoredBatch:
     return StoredBatch([event_of(topic, item) for item in items])
 
 
-__all__ = ["Stored", "StoredBatch", "stored_batch", "stored_options"]
+__all__ = ["Stored", "StoredBatch", "converted", "stored_batch", "stored_options"]

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import click
 
+from umstack._engine.endpoint import Endpoint
 from umstack.cli.interruption import INTERRUPTED_STATUS, interruptible, terminable
 from umstack.cli.lines import Line, Lines
 from umstack.cli.meter import Meter, amount
 from umstack.cli.pacing import Pace
+from umstack.cli.send_stored import Storing, storing_options
 from umstack.cli.sending import HotFailoverSending, NotTaken, Sending, Summary
 from umstack.cli.stack_options import (
     DRIVER_OPTION,
@@ -28,6 +30,7 @@ from umstack.context import Context
 from umstack.errors import InvalidArgument, OptionError, UmError, naming_path
 from umstack.files.path import shown
 from umstack.message_properties import MessageProperties, PropertyValue, typed_text
+from umstack.source import Source
 
 _STAY_SECONDS = 1.0
 _EXAMPLES = """\b
@@ -39,6 +42,7 @@ Examples:
   umstack send orders --size 200 --rate 10000 --count 1000000
   umstack send orders -o transport_lbtrm_data_rate_limit=100000000
   umstack send orders --hot-failover -i eth1 -i eth2 < orders.txt
+  umstack send orders --store 10.9.0.11:14567 --session-id desk7 < orders.txt
 
 \b
 A/B lines: --hot-failover numbers every message and sends it over each
@@ -147,6 +151,7 @@ def _properties(ctx: click.Context, param: click.Parameter, value: tuple[str, ..
     show_default=True,
     help="With --hot-failover, the number of the first message.",
 )
+@storing_options
 @DRIVER_OPTION
 @stack_options_of_lines
 @JSON_OPTION
@@ -164,6 +169,8 @@ def command(
     stay_seconds: float | None,
     is_hot_failover: bool,
     first_number: int,
+    store: tuple[Endpoint, ...],
+    session_id: int | None,
     interfaces: tuple[str, ...],
     driver: str,
     config_file: str | None,
@@ -173,9 +180,12 @@ def command(
     """Publish standard input, files or generated messages to a TOPIC.
 
     Exits with status 0 once every receiver has every message; receivers that left do not count. Status 1 if a receiver
-    lost datagrams for good and cannot fetch their messages, because the source option late_join is off.
+    lost datagrams for good and cannot fetch their messages, because the source option late_join is off. With --store
+    also once the messages are stable, and status 1 if one is not; a Store is one of the --wait-receivers.
     """
     _check_form(form, bool(paths), exclude, properties, size_bytes, count, is_hot_failover)
+    storing = Storing(store, session_id)
+    storing.check(has_properties=bool(properties), is_hot_failover=is_hot_failover)
     names = hot_failover_interfaces(interfaces, is_hot_failover=is_hot_failover)
     _check_paths(paths)
     warn_in_one_line()
@@ -192,7 +202,7 @@ def command(
     ):
         contexts = [opened.enter_context(Context(name, config=config, driver=driver)) for name in names]
         context = contexts[0]
-        source = context.source(topic)
+        source = storing.open(context, topic)
         if wait_receivers and source.options.flow_control == "none":
             raise OptionError(
                 "with flow_control none a source does not know its receivers",
@@ -202,7 +212,7 @@ def command(
             stay_seconds = 0.0 if wait_receivers else _STAY_SECONDS
         pace = None if rate is None or form == "files" else Pace(rate, context.idle)
         sending = Sending(context, source, summary, meter, timeout, properties, pace)
-        if is_hot_failover:
+        if isinstance(source, Source) and is_hot_failover:
             sources = [source, *(one.source(topic) for one in contexts[1:])]
             lines = [
                 Line(one.interface.name, one, of_line) for one, of_line in zip(contexts, sources, strict=True)

@@ -20,6 +20,8 @@ from umstack.errors import UmError, WouldBlock
 from umstack.files import Manifest, Skipped, TreeSender
 from umstack.files.path import shown
 from umstack.message_properties import MessageProperties
+from umstack.persistence.events import NotStable
+from umstack.persistent_source import PersistentSource
 from umstack.publisher import Publisher
 from umstack.source import Source
 
@@ -76,7 +78,7 @@ class Sending:
     def __init__(
         self,
         context: Context,
-        source: Source,
+        source: Source | PersistentSource,
         summary: Summary,
         meter: Meter,
         timeout: float | None,
@@ -91,6 +93,8 @@ class Sending:
         self._meter = meter
         self._timeout = timeout
         self._publisher = Publisher(source, self._on_wait)
+        self._not_stable = 0
+        """Messages that too few Stores could keep."""
 
     def wait_connected(self, receivers: int) -> None:
         """Wait for the requested number of receivers."""
@@ -124,6 +128,7 @@ class Sending:
             end = begin + (left if self._pace is None else self._pace.take(left))
             self._send(messages[begin:end])
             self._summary.messages += end - begin
+            self._note_not_stable()
             self._meter.show_traffic("sent", self._summary.messages, self._summary.bytes)
             begin = end
 
@@ -138,6 +143,7 @@ class Sending:
         """Send files and directories."""
 
         def progress(manifest: Manifest, bytes_of_file: int) -> None:
+            self._note_not_stable()
             done = manifest.byte_count + bytes_of_file
             self._meter.show(f"sent {manifest.file_count:,} files, {amount(done)}")
 
@@ -157,11 +163,17 @@ class Sending:
         self._summary.problems += [_said(item) for item in report.failed]
 
     def drain(self, stay_seconds: float) -> None:
-        """Wait until everything was received, then serve retransmissions for `stay_seconds`."""
+        """Wait until everything was received and is stable, then serve retransmissions for `stay_seconds`."""
         self._await(
             lambda: self._source.wait_drained(0).is_complete,
             lambda: "waiting for the last messages to be received",
         )
+        if isinstance(source := self._source, PersistentSource):
+            self._await(
+                lambda: source.wait_stable(0),
+                lambda: f"waiting for the Stores, {len(source.unstable)} messages are not stable",
+            )
+            self._note_not_stable()
         self._summary.is_drained = True
         end = time.monotonic() + stay_seconds
         while time.monotonic() < end:
@@ -173,6 +185,10 @@ class Sending:
         self._summary.cpu_seconds = time.process_time()
         self._summary.link_mode = self._context.link_mode
         self._summary.datagram_bytes = self._context.datagram_bytes
+        if self._not_stable:
+            self._summary.problems.append(
+                f"{self._not_stable} messages are not stable: too few Stores have them"
+            )
         counters = self._summary.counters = self._source.stats()
         self._summary.messages = int(counters["messages_sent"] or 0)
         self._summary.given_up = self._source.wait_drained(0).given_up
@@ -189,6 +205,10 @@ class Sending:
             self._summary.problems.append(
                 f"{stalled} receivers stopped reading and may miss messages (flow_control_stall_timeout)"
             )
+
+    def _note_not_stable(self) -> None:
+        if isinstance(self._source, PersistentSource):
+            self._not_stable += sum(isinstance(event, NotStable) for event in self._source.take_events())
 
     def _await(self, condition: Callable[[], bool], say: Callable[[], str]) -> None:
         start = time.monotonic()

@@ -30,7 +30,7 @@ from umstack.files.walk import Found, Skipped, travelling_name, walk
 from umstack.publisher import Publisher
 
 CHUNK_BYTES = 60 * 1024
-"""Data bytes per message. Large, because the cost of a message hardly depends on its length."""
+"""Maximum data bytes per message. Large, because the cost of a message hardly depends on its length."""
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -59,6 +59,8 @@ class TreeSender:
     ) -> None:
         """Call `on_entry` for each complete entry, and `on_progress` with counts and bytes after each buffer."""
         self._outbox = Outbox(publisher)
+        self._message_bytes = publisher.source.message_maximum_bytes
+        self._chunk_bytes = min(CHUNK_BYTES, self._message_bytes - CHUNK_HEADER_BYTES)
         self._on_entry = on_entry
         self._on_progress = on_progress
         self._report = SendReport(secrets.randbits(64))
@@ -98,11 +100,11 @@ class TreeSender:
         self._entry += 1
         match item.kind:
             case "directory":
-                self._add(Directory(item.path, item.mode, item.mtime_ns))
-                self._sent(ManifestEntry("directory", item.path, item.mode))
+                if self._begin(item, Directory(item.path, item.mode, item.mtime_ns)):
+                    self._sent(ManifestEntry("directory", item.path, item.mode))
             case "link":
-                self._add(Link(item.path, item.target))
-                self._sent(ManifestEntry("link", item.path, target=item.target))
+                if self._begin(item, Link(item.path, item.target)):
+                    self._sent(ManifestEntry("link", item.path, target=item.target))
             case "file":
                 self._send_file(item)
 
@@ -117,7 +119,8 @@ class TreeSender:
             if not stat.S_ISREG(before.st_mode):
                 self._fail(item, "it was replaced by something that is no file")
                 return
-            self._add(FileBegin(item.path, before.st_size, item.mode, item.mtime_ns))
+            if not self._begin(item, FileBegin(item.path, before.st_size, item.mode, item.mtime_ns)):
+                return
             digest = hashlib.sha256()
             try:
                 missing_bytes = before.st_size - self._send_chunks(file, before.st_size, digest.update)
@@ -135,7 +138,7 @@ class TreeSender:
         """Send up to size_bytes of the file; returns the number sent."""
         offset = 0
         while offset < size_bytes:
-            wanted = min(CHUNK_BYTES, size_bytes - offset)
+            wanted = min(self._chunk_bytes, size_bytes - offset)
             space = self._outbox.reserve(CHUNK_HEADER_BYTES + wanted)
             data = space[CHUNK_HEADER_BYTES:]
             count = file.readinto(data) or 0
@@ -150,6 +153,15 @@ class TreeSender:
 
     def _add(self, record: PackedRecord) -> None:
         self._outbox.add(encode(self._report.transfer, self._entry, record))
+
+    def _begin(self, item: Found, record: PackedRecord) -> bool:
+        """Add the first record of an entry. Return false if its path is too long for a message: the entry fails."""
+        first = encode(self._report.transfer, self._entry, record)
+        if len(first) > self._message_bytes:
+            self._fail(item, f"its path does not fit a message of {self._message_bytes} bytes")
+            return False
+        self._outbox.add(first)
+        return True
 
     def _sent(self, entry: ManifestEntry) -> None:
         self._report.manifest.add(entry)
