@@ -66,7 +66,7 @@ class Run:
         """Start the run."""
         command = [sys.executable, "-m", "umstack", "demo", "--json", "--seed", str(SEED), "--link", link]
         self.process = subprocess.Popen(
-            [*command, "--no-report", "--no-recovery", "--no-driver", *arguments],
+            [*command, "--no-report", "--no-recovery", "--no-store", "--no-driver", *arguments],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -170,6 +170,7 @@ def test_without_rings_it_reports_why_and_uses_sockets(tree: Path, work: Path) -
             "0",
             "--no-report",
             "--no-recovery",
+            "--no-store",
             "--no-driver",
             "--subscribers",
             "1",
@@ -202,6 +203,7 @@ def test_the_table_reports_what_happened(tree: Path, work: Path) -> None:
         "demo",
         "--no-report",
         "--no-recovery",
+        "--no-store",
         "--no-driver",
         "--tree",
         str(tree),
@@ -224,7 +226,17 @@ def test_a_late_subscriber_and_an_unplugged_one_get_every_file(tree: Path, work:
     up (UM-136, UM-142). The report on the traffic at the switch counts both separately from
     retransmissions, together with the publisher's own counts.
     """
-    command = [sys.executable, "-m", "umstack", "demo", "--json", "--link", "socket", "--without-spark"]
+    command = [
+        sys.executable,
+        "-m",
+        "umstack",
+        "demo",
+        "--json",
+        "--link",
+        "socket",
+        "--without-spark",
+        "--no-store",
+    ]
     done = subprocess.run(
         [*command, "--seed", str(SEED), "--tree", str(tree), "--report", str(tree.parent / "report")],
         cwd=ROOT,
@@ -254,6 +266,22 @@ def test_a_late_subscriber_and_an_unplugged_one_get_every_file(tree: Path, work:
     assert f"Off-transport recovery: receiver {_HOSTS[3]} fetched" in findings
 
 
+def test_a_subscriber_gets_every_file_from_a_store_after_the_publisher_has_ended(
+    tree: Path, work: Path
+) -> None:
+    """The Store has every message, although its port loses datagrams, and serves one that the publisher never saw."""
+    status, report, errors = Run("--tree", str(tree), "--loss", "0.05", "--store").finish()
+    assert status == 0, errors
+    stored = report["stored"]
+    assert (stored["ok"], stored["network"], stored["files"], stored["problems"]) == (True, "lab", FILES, [])
+    (subscriber,) = stored["subscribers"]
+    assert (subscriber["files_verified"], subscriber["entries_wrong"]) == (FILES, 0)
+    assert subscriber["dropped_at_switch"] > 0
+    assert stored["publisher"]["rxs_sent"] > 0
+    assert stored["publisher"]["datagram_bytes"] > 8000, "jumbo frames"
+    assert stored["publisher"]["msgs_sent"] >= stored["bytes"] / stored["publisher"]["datagram_bytes"]
+
+
 @pytest.mark.timeout(3 * TIMEOUT_SECONDS)
 def test_the_whole_job_without_multicast(tree: Path, work: Path) -> None:
     """UX-11, UM-111: the same transfer runs without multicast between the hosts, with `umstack resolver` on
@@ -279,6 +307,7 @@ def test_the_whole_job_without_multicast(tree: Path, work: Path) -> None:
         assert story.returncode == 0, outputs[transport]
         result = json.loads(outputs[transport][0])
         (live,), recovery = result["runs"], result["recovery"]
+        assert [one["files_verified"] for one in result["stored"]["subscribers"]] == [FILES]
         for run in (live, recovery):
             assert (run["ok"], run["network"], run["transport"]) == (True, "lab", transport)
             assert run["daemon"] == "10.77.4.2:15380"

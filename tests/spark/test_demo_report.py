@@ -33,7 +33,17 @@ def test_the_demo_reports_on_its_own_capture(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "big").write_bytes(random.Random(SEED).randbytes(4 << 20))
     report = tmp_path / "report"
-    command = ["demo", "--json", "--no-recovery", "--no-driver", "--seed", str(SEED), "--loss", "0.03"]
+    command = [
+        "demo",
+        "--json",
+        "--no-recovery",
+        "--no-store",
+        "--no-driver",
+        "--seed",
+        str(SEED),
+        "--loss",
+        "0.03",
+    ]
     done = CliRunner().invoke(root, [*command, "--tree", str(tmp_path / "tree"), "--report", str(report)])
     assert done.exit_code == 0, done.stderr
     said = json.loads(done.stdout)

@@ -49,6 +49,8 @@ def test_it_runs_over_loopback(tree: Path) -> None:
     assert (result["ok"], result["network"], result["why"]) == (True, "loopback", "asked for")
     assert [s["files_verified"] for s in result["subscribers"]] == [2, 2, 2]
     assert [s["dropped_at_switch"] for s in result["subscribers"]] == [None] * 3
+    (reader,) = report["stored"]["subscribers"]
+    assert (report["stored"]["ok"], reader["files_verified"]) == (True, 2)
 
 
 def test_it_goes_to_loopback_where_no_lab_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,6 +173,7 @@ def test_the_report_is_ok_when_every_run_is() -> None:
     assert DemoReport([verified(), verified()]).ok
     assert not DemoReport([verified(), failed]).ok
     assert not DemoReport([]).ok
+    assert not DemoReport([verified()], stored=failed).ok
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ _PROBLEMS_SHOWN_MAX = 5
 _FINDINGS_SHOWN_MAX = 6
 _RECOVERY_NAME = "late join and off-transport recovery"
 _DRIVER_NAME = "three processes behind one driver"
+_STORED_NAME = "from a Store, after the publisher has ended"
 _RECOVERY_LEGEND = "messages fetched over TCP from the publisher's retention, and retransmissions received"
 _COLUMNS = ("#", "MB/s", "dropped", "missing", "NAKs", "repairs", "p50 ms", "p99 ms", "lost", "verified")
 _LEGEND = (
@@ -127,6 +128,11 @@ Examples:
     help="Also show late join and off-transport recovery (20 s).",
 )
 @click.option(
+    "--store/--no-store",
+    default=True,
+    help="Also show a subscriber that starts after the publisher has ended.",
+)
+@click.option(
     "--driver/--no-driver",
     default=True,
     help="Also send to unprivileged processes that share the driver of one host.",
@@ -145,6 +151,7 @@ def command(
     without_spark: bool,
     loopback: bool,
     recovery: bool,
+    store: bool,
     driver: bool,
     as_json: bool,
 ) -> None:
@@ -152,16 +159,18 @@ def command(
 
     One run uses AF_XDP and one kernel sockets; the results are shown side by side. If AF_XDP is unavailable the demo
     shows why. A third, slow run has a subscriber that starts in the middle and one whose cable is unplugged for 15 s.
+    In the next one a subscriber starts after the publisher has ended, and gets every file from a Store.
     In the last run three processes without privileges share the driver of one host.
-    Before each run with loss the tree is sent without loss, for comparison of the rates.
-    All runs are captured at the switch. A pipeline on Spark keeps tables of the captures during the transfers; its
-    findings are shown when it has them. The demo ends with a report on the captures, which is made without Spark, and
-    queries of the tables.
+    Before each run with loss over one link the tree is sent without loss, for comparison of the rates.
+    The first three runs are captured at the switch. A pipeline on Spark keeps tables of the captures during the
+    transfers; its findings are shown when it has them. The demo ends with a report on the captures, which is made
+    without Spark, and queries of the tables.
     Status 0 only if every subscriber has every file, with the SHA-256 of the original, and the tables equal the report.
     """
     chosen: dict[str, Any] = {"loss": loss, "subscribers": subscribers, "link": link, "loopback": loopback}
     chosen |= {
         "has_recovery": recovery,
+        "has_store": store,
         "has_driver": driver,
         "transport": transport,
         "has_resolver": has_resolver,
@@ -200,6 +209,7 @@ def command(
         said: dict[str, Any] = {"ok": is_ok, "why_no_rings": report.why_no_rings, "runs": runs}
         said["recovery"] = _described(report.recovery) if report.recovery is not None else None
         said["why_no_recovery"] = report.why_no_recovery
+        said["stored"] = _described(report.stored) if report.stored is not None else None
         said["driver"] = _described(report.driver) if report.driver is not None else None
         said["why_no_driver"] = report.why_no_driver
         watched = watch.as_json()
@@ -242,7 +252,7 @@ class _Display:
     def show(self, progress: DemoProgress) -> None:
         """Show the progress of the run."""
         name = _RECOVERY_NAME if progress.is_recovery else _LINK_NAMES[progress.link]
-        name = _DRIVER_NAME if progress.is_shared else name
+        name = _DRIVER_NAME if progress.is_shared else _STORED_NAME if progress.is_stored else name
         name += " without loss" if progress.is_lossless else ""
         if name != self._name:
             self._name = name
@@ -338,6 +348,8 @@ def print_report(report: DemoReport) -> None:
     elif report.why_no_recovery is not None:
         why = f"late join and off-transport recovery not shown: {report.why_no_recovery}"
         console.print(why, style="yellow", highlight=False, markup=False)
+    if report.stored is not None:
+        _print_stored(console, report.stored)
     if report.driver is not None:
         _print_driver(console, report.driver)
     elif report.why_no_driver is not None:
@@ -372,6 +384,22 @@ def _print_recovery(console: Console, result: DemoResult) -> None:
         )
     console.print(table)
     console.print(_RECOVERY_LEGEND, style="dim", highlight=False)
+    for problem in _problems(result):
+        console.print(problem, style="red", highlight=False, markup=False)
+
+
+def _print_stored(console: Console, result: DemoResult) -> None:
+    size = f"{result.files:,} files, {amount(result.bytes)}, published in {result.transfer_seconds:.1f} s"
+    console.print(f"\n{_STORED_NAME}: {size}", highlight=False)
+    for one in result.subscribers:
+        dropped = (
+            "" if one.dropped_at_switch is None else f", {one.dropped_at_switch:,} datagrams to it dropped"
+        )
+        console.print(
+            f"{one.files_verified:,} of {result.files:,} files read from the Store in {one.seconds:.1f} s{dropped}",
+            style="" if result.is_verified(one) else "red",
+            highlight=False,
+        )
     for problem in _problems(result):
         console.print(problem, style="red", highlight=False, markup=False)
 

@@ -47,6 +47,9 @@ class Network(Protocol):
     def daemon_place(self) -> tuple[int, str]:
         """Return the host and the ADDRESS:PORT for a resolution daemon."""
 
+    def address_of(self, host: int) -> str:
+        """Return the address of a host."""
+
     def context_options(self) -> Options:
         """Return the options of contexts on this network."""
 
@@ -97,6 +100,10 @@ class LabNetwork:
         """Return the last host, which runs nothing else."""
         host = self.lab.hosts[-1]
         return host.number, f"{host.address}:{RESOLVER_DAEMON_PORT}"
+
+    def address_of(self, host: int) -> str:
+        """Return the address of a host."""
+        return self.lab.hosts[host].address
 
     def context_options(self) -> Options:
         """Return the options of contexts on this network."""
@@ -165,6 +172,10 @@ class LoopbackNetwork:
     def daemon_place(self) -> tuple[int, str]:
         """Return the only host, and the port that multicast topic resolution would use."""
         return 0, f"127.0.0.1:{self._resolver_port}"
+
+    def address_of(self, host: int) -> str:
+        """Return the address of the only host."""
+        return "127.0.0.1"
 
     @property
     def _resolver_port(self) -> int:
@@ -274,7 +285,7 @@ def _hosts(settings: DemoSettings) -> Iterator[Network]:
             orphan.down()
     why = Lab.loss_supported() if settings.loss else None
     hosts = 1 + settings.subscribers + settings.has_resolver
-    with Lab(hosts=hosts, seed=settings.seed, routed=settings.has_resolver) as lab:
+    with Lab(hosts=hosts, mtu=settings.mtu_bytes, seed=settings.seed, routed=settings.has_resolver) as lab:
         yield LabNetwork(lab, settings, why)
 
 

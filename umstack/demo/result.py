@@ -107,11 +107,14 @@ class DemoReport:
     driver: DemoResult | None = None
     """The run with unprivileged subscribers that share the driver of one host."""
     why_no_driver: str | None = None
+    stored: DemoResult | None = None
+    """The run whose subscriber starts after the publisher has ended, and reads from a Store."""
 
     @property
     def ok(self) -> bool:
         """True if every subscriber has the complete tree in every run."""
-        runs = [*self.runs, *(one for one in (self.recovery, self.driver) if one is not None)]
+        others = self.recovery, self.stored, self.driver
+        runs = [*self.runs, *(one for one in others if one is not None)]
         return bool(self.runs) and all(run.ok for run in runs)
 
 

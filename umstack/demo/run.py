@@ -41,6 +41,8 @@ def run_demo(settings: DemoSettings, on_progress: OnProgress) -> DemoReport:
         recovery = replace(settings, subscribers=RECOVERY_SUBSCRIBERS)
         found = _run_over("socket", recovery, on_progress, is_recovery=True)
         report.recovery, report.why_no_recovery = (None, found) if isinstance(found, str) else (found, None)
+    if settings.has_store:
+        report.stored = _run_stored(settings, on_progress)
     if settings.has_driver:
         found = _run_shared(settings, on_progress, has_rings=report.runs[0].link == "xdp")
         report.driver, report.why_no_driver = (None, found) if isinstance(found, str) else (found, None)
@@ -68,6 +70,24 @@ def _run_shared(settings: DemoSettings, on_progress: OnProgress, *, has_rings: b
         run = SharedTransfer(settings, net, folder, progress, on_progress)
         run.play()
         shutil.rmtree(folder)
+    run.result.seconds = time.monotonic() - start
+    return run.result
+
+
+def _run_stored(settings: DemoSettings, on_progress: OnProgress) -> DemoResult:
+    """Return the result of the run whose subscriber reads from a Store, after the publisher has ended."""
+    from umstack.demo.storing import STORING_MTU_BYTES, STORING_SUBSCRIBERS, StoredTransfer
+
+    start = time.monotonic()
+    settings = replace(settings, subscribers=STORING_SUBSCRIBERS, mtu_bytes=STORING_MTU_BYTES)
+    progress = DemoProgress("socket", is_stored=True)
+    progress.files, progress.bytes = _measure(settings)
+    on_progress(progress)
+    with work_directory(progress.bytes * STORING_SUBSCRIBERS) as work, network(settings) as net:
+        if settings.loss and net.can_lose:
+            net.lose(settings.loss)
+        run = StoredTransfer(settings, net, work, progress, on_progress)
+        run.play()
     run.result.seconds = time.monotonic() - start
     return run.result
 

@@ -82,6 +82,10 @@ class DemoSettings:
     """Carry out the run with a subscriber that starts in the middle, and one whose cable is unplugged."""
     has_driver: bool = True
     """Carry out the run with unprivileged subscribers that share the driver of one host."""
+    has_store: bool = True
+    """Carry out the run with a subscriber that starts after the publisher has ended, and reads from a Store."""
+    mtu_bytes: int = 1500
+    """MTU of the lab's cables."""
     loopback: bool = False
     """Use the loopback interface, even if a lab is possible."""
 

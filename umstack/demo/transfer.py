@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from umstack.demo.network import Network
 from umstack.demo.processes import Child, Processes
@@ -52,6 +53,8 @@ class DemoProgress:
     is_recovery: bool = False
     is_shared: bool = False
     """True while the subscribers are processes of one host, attached to its driver."""
+    is_stored: bool = False
+    """True while the tree goes to a Store, and from there to a subscriber."""
     is_lossless: bool = False
     """True while the tree is sent without loss, for comparison."""
     phase: str = "bringing the network up"
@@ -262,19 +265,10 @@ class Transfer:
         if facts is None or not facts["trees"]:
             found.problems.append(f"it did not finish: {child.last_words() or 'no message'}")
             return found
-        counters, (tree,) = facts["counters"], facts["trees"]
-        self.result.link_modes.append(facts["link_mode"])
-        found.bytes, found.seconds, found.cpu_seconds = tree["bytes"], tree["seconds"], facts["cpu_seconds"]
-        found.detected_lost, found.naks_sent, found.retransmissions_received = (
-            sum(transport[name] for transport in counters["transports"])
-            for name in ("lost", "naks_sent", "rxs_rcved")
-        )
-        found.recovery_ms, found.receive_drops = facts["recovery_ms"], facts["receive_drops"]
-        found.unrecoverable = counters["unrecoverable_loss_events"] + counters["burst_loss_events"]
-        found.late_join_messages, found.otr_messages = (
-            counters["late_join_messages"],
-            counters["otr_messages"],
-        )
+        (tree,) = facts["trees"]
+        found.bytes, found.seconds = tree["bytes"], tree["seconds"]
+        if facts["counters"]:  # otherwise it had no context: it read from a Store
+            self._note_counters(found, facts)
         found.problems += facts["problems"]
         child.state = "received"
         manifest = self._work / f"manifest-{number}"
@@ -286,6 +280,21 @@ class Transfer:
         child.state = "done"
         self._on_progress(self._progress)
         return found
+
+    def _note_counters(self, found: SubscriberResult, facts: dict[str, Any]) -> None:
+        counters = facts["counters"]
+        self.result.link_modes.append(facts["link_mode"])
+        found.cpu_seconds = facts["cpu_seconds"]
+        found.detected_lost, found.naks_sent, found.retransmissions_received = (
+            sum(transport[name] for transport in counters["transports"])
+            for name in ("lost", "naks_sent", "rxs_rcved")
+        )
+        found.recovery_ms, found.receive_drops = facts["recovery_ms"], facts["receive_drops"]
+        found.unrecoverable = counters["unrecoverable_loss_events"] + counters["burst_loss_events"]
+        found.late_join_messages, found.otr_messages = (
+            counters["late_join_messages"],
+            counters["otr_messages"],
+        )
 
 
 def command_options(scope: str, options: Options) -> list[str]:
