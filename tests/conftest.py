@@ -26,6 +26,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import time_limits
+
 TESTS = Path(__file__).parent
 TIERS = {
     "unit": "Python units, style and architecture; no privilege",
@@ -135,6 +137,8 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(TierCounts(required), "tier-counts")
+        config.pluginmanager.register(time_limits.TimeLimits(), "time-limits")
+    config.pluginmanager.register(time_limits, "marks-time-limits")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
