@@ -46,6 +46,7 @@ typedef struct slow_fixture {
     uint32_t topic_sqns[TOPICS];
     uint32_t read_count[TOPICS];
     uint32_t topics;
+    bool retains; /* the source can send all its datagrams again, not only the newest */
     int64_t now_ns;
 } slow_fixture;
 
@@ -120,7 +121,7 @@ static void close_session(slow_fixture *f)
 static void receive_message(slow_fixture *f, uint32_t topic)
 {
     uint8_t out[1472] = {0};
-    um_lbtrm_write_data(out, SESSION, NAK_PORT, f->next_sqn, f->next_sqn, false);
+    um_lbtrm_write_data(out, SESSION, NAK_PORT, f->next_sqn, f->retains ? 0 : f->next_sqn, false);
     f->next_sqn++;
     um_lbmc_layout layout = {.topic_index = topic, .sqn = f->topic_sqns[topic]++, .payload_length = MESSAGE_BYTES};
     uint8_t *payload = um_lbmc_write_message(out + UM_LBTRM_DATA_BYTES, &layout);
@@ -281,6 +282,45 @@ TEST("W8", "a queue that is read while it holds loses nothing, and the hold time
     }
     CHECK_EQ(f->receivers[SLOW].counters.cut_loose, 0);
     CHECK_EQ(f->receivers[SLOW].counters.messages_delivered, f->topic_sqns[SLOW]);
+    close_session(f);
+}
+
+TEST("W8 AE-18", "a queue smaller than the window is reported as read at once, not an interval later")
+{
+    slow_fixture *f = open_session(1, HOLD_NS);
+    uint32_t steps = 0;
+    do {
+        step(f, true);
+        um_node_after_batch(&f->node, f->now_ns);
+    } while (f->session.counters.rcv_window >= BLOCKS * BLOCK_BYTES / 2 && ++steps < STEPS_MAX);
+    CHECK(steps < STEPS_MAX);
+    CHECK_EQ(f->queues[SLOW].state, UM_QUEUE_OPEN);
+    read_rows(f, SLOW, UM_ROW_BEGINNING_OF_SESSION, 1);
+    CHECK_EQ(read_rows(f, SLOW, UM_ROW_MESSAGE, UINT32_MAX), f->topic_sqns[SLOW] - 1);
+    step(f, false);
+    CHECK(f->session.counters.rcv_window >= (BLOCKS - 1) * BLOCK_BYTES);
+    close_session(f);
+}
+
+TEST("W8 AE-18", "a repaired gap is reported at once if it took a quarter of the queue, not of the window")
+{
+    enum { BEHIND = BLOCKS * BLOCK_BYTES / 2 / MESSAGE_BYTES };
+    slow_fixture *f = open_session(1, HOLD_NS);
+    f->retains = true;
+    step(f, true);
+    step(f, true);
+    uint32_t gap = f->next_sqn++, topic_gap = f->topic_sqns[SLOW]++;
+    for (uint32_t i = 0; i < BEHIND; i++) {
+        receive_message(f, SLOW);
+        um_node_after_batch(&f->node, f->now_ns);
+    }
+    CHECK_EQ(f->session.counters.rcv_pos, gap);
+    uint32_t end = f->next_sqn;
+    f->next_sqn = gap;
+    f->topic_sqns[SLOW] = topic_gap;
+    receive_message(f, SLOW);
+    um_node_after_batch(&f->node, f->now_ns);
+    CHECK_EQ(f->session.counters.rcv_pos, end);
     close_session(f);
 }
 

@@ -2,6 +2,7 @@
 
 #include "core/receiver/lost_repairs.h"
 #include "core/receiver/recovery_timing.h"
+#include "core/receiver/status_reports.h"
 
 /* A claimed number was given up: the position that is reported to the source may pass the claims (session_claims.h). */
 static void note_failed_claim(um_receiver_session *session, uint32_t sqn)
@@ -48,14 +49,14 @@ void um_gaps_add(um_receiver_session *session, uint32_t first, uint32_t last, in
         um_loss_map_add(&session->losses, first, now_ns, now_ns + backoff_ns);
 }
 
-/* True if about a quarter of the window has been received beyond the position reported last, the datagrams taken as
- * having the mean length. */
+/* True if about a quarter of the window reported last has been received beyond the position reported with it, the
+ * datagrams taken as having the mean length. */
 static bool has_opened_window(const um_receiver_session *session)
 {
     const um_receiver_transport_counters *counters = &session->counters;
     uint64_t datagrams = session->next_sqn - session->status_sqn;
     uint64_t mean_bytes = counters->msgs_rcved > 0 ? counters->bytes_rcved / counters->msgs_rcved : 0;
-    return session->config.window_bytes != 0 && datagrams * mean_bytes >= session->config.window_bytes / 4;
+    return session->config.window_bytes != 0 && datagrams * mean_bytes >= um_status_reports_after_bytes(session);
 }
 
 void um_gaps_on_recovered(um_receiver_session *session, um_loss *loss, bool retransmission, int64_t now_ns)

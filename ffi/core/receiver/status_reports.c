@@ -9,14 +9,19 @@
 
 enum { FIRST_REPETITION_NS = 10000000 }; /* of the first request for a session message */
 
-/* Returns the bytes that the receivers can take, at most the configured window (AE-18). Queues that hold nothing back
- * do not count. */
+/* Queues that hold nothing back do not count. */
+static bool limits_window(const um_message_queue *queue)
+{
+    return queue->hold_ns != 0 && queue->state != UM_QUEUE_CUT_LOOSE;
+}
+
+/* Returns the bytes that the receivers can take, at most the configured window (AE-18). */
 static uint32_t offered_window(um_receiver_session *session)
 {
     uint64_t window = session->config.window_bytes;
     for (uint32_t i = 0; i < session->queue_count; i++) {
         um_message_queue *queue = session->queues[i].queue;
-        if (queue->hold_ns == 0 || queue->state == UM_QUEUE_CUT_LOOSE)
+        if (!limits_window(queue))
             continue;
         uint64_t free_bytes = um_queue_free_bytes(queue);
         if (free_bytes < queue->payload_capacity && !um_queue_has_free_blocks(queue, 1))
@@ -24,6 +29,19 @@ static uint32_t offered_window(um_receiver_session *session)
         window = free_bytes < window ? free_bytes : window;
     }
     return (uint32_t)window;
+}
+
+/* Returns the bytes that the receivers can take once everything is read: the widest window that can be offered. */
+static uint64_t widest_window(const um_receiver_session *session)
+{
+    uint64_t window = session->config.window_bytes;
+    for (uint32_t i = 0; i < session->queue_count; i++) {
+        const um_message_queue *queue = session->queues[i].queue;
+        uint64_t bytes = (uint64_t)queue->block_count * queue->payload_capacity;
+        if (limits_window(queue) && bytes < window)
+            window = bytes;
+    }
+    return window;
 }
 
 /* Returns UM_STATUS_SLOW and UM_STATUS_CUT_LOOSE as they hold now. */
@@ -76,7 +94,7 @@ static bool has_changed_much(int64_t a, int64_t b)
 
 static bool is_small(const um_receiver_session *session)
 {
-    return session->has_base && session->status_window_bytes < session->config.window_bytes / 2;
+    return session->has_base && session->status_window_bytes < widest_window(session) / 2;
 }
 
 bool um_status_reports_has_news(const um_receiver_session *session)
@@ -196,8 +214,7 @@ static void report(um_receiver_session *session, int64_t now_ns)
         send_status(session, 0, now_ns);
 }
 
-/* A quarter of the window last reported: the next status message must arrive before that window is used up. */
-static uint64_t report_after_bytes(const um_receiver_session *session)
+uint64_t um_status_reports_after_bytes(const um_receiver_session *session)
 {
     uint32_t window = session->config.window_bytes;
     return (session->status_window_bytes < window ? session->status_window_bytes : window) / 4;
@@ -214,7 +231,8 @@ void um_status_reports_after_batch(um_receiver_session *session, int64_t now_ns)
         return;
     if (um_status_reports_has_news(session))
         end_quiet(session, now_ns);
-    bool is_window_used = session->bytes_since_status >= report_after_bytes(session) && !session->is_unlimited;
+    bool is_window_used =
+        session->bytes_since_status >= um_status_reports_after_bytes(session) && !session->is_unlimited;
     if (is_window_used || now_ns >= session->due_ns[UM_TIMER_STATUS])
         report(session, now_ns);
 }
@@ -268,7 +286,7 @@ int64_t um_status_reports_tick(um_receiver_session *session, int64_t now_ns)
         end_quiet(session, now_ns);
     bool small = is_small(session);
     if (small && !session->is_unlimited &&
-        offered_window(session) >= session->status_window_bytes + session->config.window_bytes / 4)
+        offered_window(session) >= session->status_window_bytes + widest_window(session) / 4)
         session->due_ns[UM_TIMER_STATUS] = now_ns;
     if (slow_flags(session, now_ns) != session->status_slow_flags)
         session->due_ns[UM_TIMER_STATUS] = now_ns;
