@@ -26,6 +26,7 @@ from scapy.utils import PcapWriter
 
 import umstack_xdp as xdp
 from tests.bpf.frames import ipv4, udp
+from tests.held import held, wait_until_released
 from tests.kernels import needs_frames_in_chains, needs_tcx
 from tests.netns.captures import sniffing
 from tests.netns.contexts import Member, exchange, members, numbered, ring_facts
@@ -596,17 +597,12 @@ def test_the_kernel_too_refuses_more_locked_memory_than_is_allowed(shared_lab: L
 def test_a_link_can_be_opened_again_at_once_and_leaves_nothing(shared_lab: Lab) -> None:
     """Descriptors, program and sockets of a context are removed with it."""
     host = shared_lab.hosts[0]
-    before = open_descriptors()
+    before = held()
     for _ in range(5):
         with members(host, **RINGS) as (member,):
             assert member.context.link_mode == "native"
         assert host.call(lambda: xdp.occupants("eth0")) == ()
-    assert open_descriptors() == before
-
-
-def open_descriptors() -> int:
-    """Return the number of open descriptors of this process."""
-    return len(list(Path("/proc/self/fd").iterdir()))
+    wait_until_released(before)
 
 
 @pytest.mark.parametrize("link", ["xdp", "socket"])

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.held import held, wait_until_released
 from tests.unit.loopback import OWN_ADDRESSES, collect_events, connect, open_context, payloads
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Closed, Config, Context, Message, Receiver, Source
@@ -416,16 +417,12 @@ def test_use_of_a_closed_context_raises() -> None:
     context.unblock()
 
 
-def _held() -> dict[str, int]:
+def _mapped_megabytes() -> int:
     gc.collect()
     maps = Path("/proc/self/maps").read_text().splitlines()
     anonymous = [line for line in maps if len(line.split()) == 5]
     sizes = [int(a, 16) - int(b, 16) for line in anonymous for b, a in [line.split()[0].split("-")]]
-    return {
-        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
-        "threads": len(_tasks()),
-        "megabytes mapped": sum(sizes) >> 20,
-    }
+    return sum(sizes) >> 20
 
 
 @pytest.mark.parametrize(("mode", "times"), [("embedded", 60), ("sequential", 40)])
@@ -445,13 +442,11 @@ def test_contexts_leave_nothing_behind(mode: str, times: int) -> None:
 
     for _ in range(3):
         use()
-    before = _held()
+    before, megabytes = held(), _mapped_megabytes()
     for _ in range(times):
         use()
-    after = _held()
-    assert after["descriptors"] == before["descriptors"]
-    assert after["threads"] == before["threads"]
-    assert after["megabytes mapped"] <= before["megabytes mapped"] + 8
+    wait_until_released(before)
+    assert _mapped_megabytes() <= megabytes + 8
 
 
 def test_sources_and_receivers_leave_nothing_behind() -> None:
@@ -465,28 +460,24 @@ def test_sources_and_receivers_leave_nothing_behind() -> None:
 
         for _ in range(3):
             use()
-        before = _held()
+        before, megabytes = held(), _mapped_megabytes()
         for _ in range(50):
             use()
-        after = _held()
-        assert after["descriptors"] == before["descriptors"]
-        assert after["threads"] == before["threads"]
-        assert after["megabytes mapped"] <= before["megabytes mapped"] + 8
+        wait_until_released(before)
+        assert _mapped_megabytes() <= megabytes + 8
 
 
 def test_a_failed_creation_leaves_nothing_behind() -> None:
     """An error half-way gives back what was taken before it."""
     with open_context():
         pass
-    before = _held()
+    before = held()
     for _ in range(5):
         with pytest.raises(OptionError):
             open_context(resolver_datagram_max_size=65535, transport_lbtrm_datagram_max_size=600)
         with pytest.raises(OptionError):
             open_context(delivery_hold_datagrams=1)
-    after = _held()
-    assert after["descriptors"] == before["descriptors"]
-    assert after["threads"] == before["threads"]
+    wait_until_released(before)
 
 
 @pytest.fixture

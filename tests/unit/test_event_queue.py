@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.held import held, wait_until_released
 from tests.unit.loopback import SHARED, open_context
 from tests.unit.ways import FULL_LOG, LONG, ONE_LOG, alone
 from tests.waiting import SECONDS, wait_for
@@ -354,10 +355,6 @@ def test_the_end_of_a_session_comes_through_the_queue() -> None:
         assert {event.topic for event in ended} == set(TOPICS)
 
 
-def _descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def _mappings() -> int:
     return len(Path("/proc/self/maps").read_text().splitlines())
 
@@ -384,12 +381,11 @@ def test_nothing_is_left_behind(order: str) -> None:
             batch.release()
 
     once()
-    gc.collect()
-    descriptors, mappings = _descriptors(), _mappings()
+    before, mappings = held(), _mappings()
     for _ in range(5):
         once()
     gc.collect()
-    assert _descriptors() == descriptors
+    wait_until_released(before)
     assert _mappings() <= mappings + 4  # the heap's own
 
 

@@ -11,10 +11,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 
+from tests.held import held, wait_until_released
 from tests.unit.lbtipc_ends import (
     CAPACITY,
     HELLO,
@@ -139,10 +139,6 @@ def test_a_segment_that_is_not_as_announced_is_not_mapped(
         assert peer.recv(64) == b""
 
 
-def _descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def _memory(size: int, seals: int) -> int:
     """Return a memory file with seals."""
     fd = os.memfd_create("hostile", os.MFD_ALLOW_SEALING)
@@ -206,7 +202,7 @@ def test_descriptors_of_another_kind_are_not_mapped(receiving: Context, what: st
     and tries again: a right answer is accepted afterwards."""
     with RawSource(_session_id()) as raw, _follow(receiving, raw, f"odd {what}") as receiver:
         first = raw.greet()
-        before = _descriptors()
+        before = held()
         with _wrong_descriptors(raw, what) as descriptors:
             send_with(first, raw.welcome(), descriptors)
             assert first.recv(64) == b""
@@ -216,7 +212,7 @@ def test_descriptors_of_another_kind_are_not_mapped(receiving: Context, what: st
         raw.write(record, len(record))
         raw.wake(second)
         assert payloads(collect(receiver, 1)) == [b"right"]
-        assert _descriptors() == before
+        wait_until_released(before)
 
 
 _ANSWERS: dict[str, Callable[[RawSource], bytes]] = {
@@ -242,7 +238,7 @@ def test_an_answer_that_breaks_the_protocol_is_given_up(receiving: Context, what
     """UX-12: the receiver closes the connection and the descriptors that came, and tries again."""
     with RawSource(_session_id()) as raw, _follow(receiving, raw, f"answer {what}") as receiver:
         first = raw.greet()
-        before = _descriptors()
+        before = held()
         send_with(first, _ANSWERS[what](raw), [raw.log, raw.page])
         with contextlib.suppress(ConnectionResetError):
             assert first.recv(64) == b""
@@ -252,7 +248,7 @@ def test_an_answer_that_breaks_the_protocol_is_given_up(receiving: Context, what
         raw.write(record, len(record))
         raw.wake(second)
         assert payloads(collect(receiver, 1)) == [b"right"]
-        assert _descriptors() == before
+        wait_until_released(before)
 
 
 def test_descriptors_after_the_welcome_are_closed(receiving: Context) -> None:
@@ -260,9 +256,12 @@ def test_descriptors_after_the_welcome_are_closed(receiving: Context) -> None:
     records that it wrote before are delivered."""
     with RawSource(_session_id()) as raw, _follow(receiving, raw, "flood") as receiver:
         peer = raw.accept()
-        record = _record(message(7, 0, b"before"))
-        raw.write(record, len(record))
-        before = _descriptors()
+        first, second = (_record(message(7, number, b"before")) for number in range(2))
+        raw.write(first, len(first))
+        raw.wake(peer)
+        assert payloads(collect(receiver, 1)) == [b"before"]  # so it has closed those of the WELCOME
+        before = held()
+        raw.write(second, len(first + second), at=len(first))
         for _ in range(20):
             send_with(peer, Control(WAKE, raw.session_id).encode(), [raw.log, raw.page])
         assert payloads(collect(receiver, 1)) == [b"before"]
@@ -271,4 +270,4 @@ def test_descriptors_after_the_welcome_are_closed(receiving: Context) -> None:
             assert peer.recv(64) == b""
         peer.close()
         raw.accept()
-        wait_for(lambda: _descriptors() == before, "the descriptors to be closed")
+        wait_until_released(before)

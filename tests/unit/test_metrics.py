@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.held import held, wait_until_released
 from tests.unit.loopback import connect, open_context, write_counters
 from tests.waiting import SECONDS, collect
 from umstack.errors import OptionError, SystemFailure
@@ -266,13 +266,13 @@ def test_a_context_whose_metrics_cannot_be_served_leaves_nothing(
 ) -> None:
     """The counter file, which is already there by then, is removed, too."""
     monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
-    before = {thread.name for thread in threading.enumerate()}
+    before = held()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(SystemFailure):
             open_context(statistics=True, metrics=f"127.0.0.1:{taken.getsockname()[1]}")
-    assert {thread.name for thread in threading.enumerate()} == before
+    wait_until_released(before)
     assert not list(statistics_directory().glob(f"{os.getpid()}-*.counters"))
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.held import held, wait_until_released
 from tests.waiting import wait_for
 from umstack.config import Config, ContextOptions
 from umstack.errors import Closed, InterfaceError, LinkError, ResolutionError, TopicNameError
@@ -205,14 +206,14 @@ def test_a_changed_mtu_is_followed(stack: ExitStack, options: ContextOptions) ->
 
 def test_a_missing_interface_is_a_clear_error(options: ContextOptions) -> None:
     """The error names the interface; no socket stays open."""
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = held()
     with pytest.raises(InterfaceError, match="interface gone0"):
         ResolutionAgent(options, ResolutionInterface("gone0", 99999, "127.0.0.1", 1500), 0, lambda *_: None)
     with pytest.raises(InterfaceError, match="no interface of this host has the address"):
         ResolutionAgent(
             options, ResolutionInterface("lo", LOOPBACK.index, "192.0.2.1", 1500), 0, lambda *_: None
         )
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    wait_until_released(before)
 
 
 def test_a_port_in_use_is_a_clear_error(stack: ExitStack, options: ContextOptions) -> None:
@@ -253,7 +254,7 @@ def test_threads_find_each_other(stack: ExitStack, options: ContextOptions) -> N
 
 
 def test_a_closed_thread_refuses_and_leaves_nothing_open(options: ContextOptions) -> None:
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = held()
     resolver = ResolverThread(ResolutionAgent(options, LOOPBACK, time.monotonic_ns(), lambda *_: None))
     with pytest.raises(TopicNameError):
         resolver.query("", RECEIVER)
@@ -263,7 +264,7 @@ def test_a_closed_thread_refuses_and_leaves_nothing_open(options: ContextOptions
     resolver.close()
     with pytest.raises(Closed):
         resolver.query("orders", RECEIVER)
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    wait_until_released(before)
     assert not resolver._thread.is_alive()
 
 
