@@ -22,7 +22,9 @@ from tests.chaos.recorded import SmallDisk
 from tests.chaos.service import CLOSE_SECONDS, Outcome, Service
 from tests.chaos.usage import Usage, growth, leaks, with_streams
 from tests.journal import lines_of
+from tests.waiting import wait_for
 from umstack.lab import Host
+from umstack.store.status import STATUS_NAME
 
 _PORT = 14567
 _DISK_BYTES = 320 << 20
@@ -93,8 +95,14 @@ class Stores:
         self._restarts[name].append(time.monotonic())
 
     def note_idle(self) -> None:
-        """Remember what a Store holds before it has clients."""
-        self._idle = with_streams(self._usage(next(iter(self.services))))
+        """Remember what a Store holds before it has clients, once it has started its threads.
+
+        It reports its address before that, and writes its status after that.
+        """
+        name = next(iter(self.services))
+        status = self._disks[name].path / _DIRECTORY / STATUS_NAME
+        wait_for(status.exists, f"the status of {name}", CLOSE_SECONDS)
+        self._idle = with_streams(self._usage(name))
 
     def account_for_usage(self) -> None:
         """Compare what each Store holds without clients with what it held at first."""
