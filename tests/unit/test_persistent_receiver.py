@@ -68,7 +68,7 @@ def test_a_restarted_receiver_goes_on_in_order_with_the_live_stream(
 def test_a_restarted_source_is_one_stream_to_its_receivers(
     stores: list[PausedStore], context: Context
 ) -> None:
-    """UP-24: its numbering continues, and nothing is delivered twice or lost between its lives."""
+    """UP-24, UP-25: in another session, its numbers go on, and nothing comes twice or is lost between its lives."""
     received: list[int] = []
     with context.receiver("orders", session_id="risk3") as receiver:
         for life in range(3):

@@ -1,0 +1,275 @@
+"""The source's and the receiver's side of persistence, without sockets and clock: registration, stability, silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from umstack._engine.endpoint import Endpoint
+from umstack.persistence.events import (
+    FlightSize,
+    MessageStable,
+    NotStable,
+    Registered,
+    RegistrationRefused,
+    StoreBack,
+    StoreUnresponsive,
+)
+from umstack.persistence.receiver_side import ReceiverSide
+from umstack.persistence.source_side import SourceLimits, SourceSide
+from umstack.store.wire import (
+    ConsumptionAck,
+    Keepalive,
+    Registration,
+    RegistrationError,
+    RegistrationResponse,
+    SqnRange,
+    StabilityAck,
+    decode,
+    message_bytes,
+)
+
+STORES = tuple(Endpoint("10.0.0.1", 14567 + at) for at in range(3))
+TOPIC_INDEX = 5
+MESSAGE = bytes.fromhex("0000000d000003e90000002a") + b"x"
+SECOND_NS = 1_000_000_000
+
+
+def sent(side: SourceSide | ReceiverSide, store: int) -> list[Any]:
+    """Return what a side has sent to a Store, decoded; repeated data as its bytes."""
+    data, found = side.take_output(store), []
+    while data:
+        one, data = data[: message_bytes(data)], data[message_bytes(data) :]
+        found.append(one if one[1:] == MESSAGE[1:] else decode(one))
+    return found
+
+
+def answer(side: SourceSide | ReceiverSide, store: int, now_ns: int = 0, **fields: Any) -> None:
+    """A Store answers a registration; it has no message unless `fields` says otherwise."""
+    empty = {"low_sqn": 0, "high_sqn": 2**32 - 1}
+    response = RegistrationResponse(
+        is_source=isinstance(side, SourceSide),
+        reg_id=9 + store,
+        transport_index=0,
+        topic_index=TOPIC_INDEX,
+        store_index=store,
+        session_id=7,
+        **{**empty, **fields},
+    )
+    side.received(store, response.encode(), now_ns)
+
+
+def registered(**limits: int) -> SourceSide:
+    """A source that three Stores have accepted; its events are taken."""
+    side = SourceSide("orders", 7, STORES, limits=SourceLimits(**limits))
+    for at in range(3):
+        side.connected(at, 0)
+        answer(side, at)
+    side.attach("session", TOPIC_INDEX, 0)
+    for at in range(3):
+        answer(side, at)
+    assert side.take_events() == [Registered(0, (0, 1))]
+    return side
+
+
+def send(side: SourceSide, sqn: int, now_ns: int = 0) -> None:
+    """Send a message."""
+    side.reserve(sqn, MESSAGE, now_ns)
+    side.confirm(sqn, now_ns)
+
+
+def acknowledge(side: SourceSide, store: int, first: int, last: int) -> None:
+    """A Store has these messages."""
+    ack = StabilityAck(
+        transport_index=0, topic_index=TOPIC_INDEX, store_index=store, ranges=(SqnRange(first, last),)
+    )
+    side.received(store, ack.encode(), 0)
+
+
+def test_a_source_registers_everywhere_before_it_names_its_session() -> None:
+    """UP-20: the second registration, with the transport session, follows the agreement on the first number."""
+    side = SourceSide("orders", 7, STORES)
+    for at in range(3):
+        side.connected(at, 0)
+        (first,) = sent(side, at)
+        assert isinstance(first, Registration)
+        assert (first.store_index, [one.endpoint for one in first.stores]) == (at, [*STORES])
+        assert not first.configuration
+        answer(side, at)
+    assert side.first_sqn == 0
+    assert not any(sent(side, at) for at in range(3))
+    side.attach("session", TOPIC_INDEX, 0)
+    for at in range(3):
+        (second,) = sent(side, at)
+        assert [value.value for value in second.configuration] == ["session", "0"]
+
+
+def test_a_registration_is_repeated_and_a_quorum_suffices_later() -> None:
+    """UP-21: in the first interval all Stores must answer."""
+    side = SourceSide("orders", 7, STORES)
+    interval_ns = side.limits.registration_interval_ns
+    for at in range(3):
+        side.connected(at, 0)
+        sent(side, at)
+    for at in (0, 1):
+        answer(side, at, is_known=True, low_sqn=0, high_sqn=41)
+    side.tick(interval_ns - 1)
+    assert side.first_sqn is None
+    assert not sent(side, 2)
+    side.tick(interval_ns)
+    assert (
+        side.first_sqn == 42 + side.limits.flight_messages
+    )  # the third may hold numbers that were never stable
+    (again,) = sent(side, 2)
+    assert isinstance(again, Registration)
+
+
+def test_a_source_may_send_once_it_is_registered() -> None:
+    """UP-22: one event with the consensus, and no message before."""
+    side = SourceSide("orders", 7, STORES)
+    known = {"is_known": True, "low_sqn": 0}
+    for at, high in enumerate((41, 43, 40)):
+        side.connected(at, 0)
+        answer(side, at, high_sqn=high, **known)
+    side.attach("session", TOPIC_INDEX, 0)
+    assert not side.can_send(1)
+    answer(side, 0, high_sqn=41, **known)
+    assert not side.can_send(1)
+    assert not side.take_events()
+    answer(side, 1, high_sqn=43, **known)
+    assert side.can_send(1)
+    assert side.take_events() == [Registered(44, (0, 1))]
+
+
+def test_stability_is_reported_by_ranges() -> None:
+    """UP-52: once for each message, when enough Stores have it."""
+    side = registered()
+    for sqn in range(10):
+        send(side, sqn)
+    acknowledge(side, 0, 0, 9)
+    assert not side.take_events()
+    acknowledge(side, 1, 0, 3)
+    acknowledge(side, 1, 6, 9)
+    assert side.take_events() == [MessageStable(0, 3), MessageStable(6, 9)]
+    acknowledge(side, 2, 0, 9)
+    assert side.take_events() == [MessageStable(4, 5)]
+    acknowledge(side, 1, 0, 9)
+    assert not side.take_events()
+
+
+def test_a_message_is_kept_and_repeated_until_it_is_stable() -> None:
+    """UP-53: then it is forgotten."""
+    side = registered()
+    send(side, 0)
+    acknowledge(side, 0, 0, 0)
+    repeat_ns = side.limits.repeat_ns
+
+    def repeated(now_ns: int) -> list[int]:
+        side.tick(now_ns)
+        return [
+            at
+            for at in range(3)
+            if MESSAGE[1:] in [one[1:] for one in sent(side, at) if isinstance(one, bytes)]
+        ]
+
+    assert repeated(repeat_ns) == [1, 2]
+    assert repeated(2 * repeat_ns) == [1, 2]
+    acknowledge(side, 1, 0, 0)
+    assert repeated(3 * repeat_ns) == []
+    assert side.unstable == []
+
+
+def test_a_message_is_given_up_after_its_lifetime() -> None:
+    """UP-54: with an event, because it may be lost."""
+    side = registered(lifetime_ns=60 * SECOND_NS)
+    send(side, 0)
+    side.tick(60 * SECOND_NS - 1)
+    assert side.unstable == [0]
+    side.tick(60 * SECOND_NS)
+    assert side.unstable == []
+    assert NotStable(0) in side.take_events()
+
+
+def test_a_message_longer_than_the_limit_is_sent_alone() -> None:
+    """UP-57: it waits for the messages before it, and not without end."""
+    side = registered(flight_bytes=10)
+    assert side.can_send(1000)
+    send(side, 0)
+    assert not side.can_send(1000)
+    assert not side.can_send(1)
+    side.note_full()
+    assert side.take_events() == [FlightSize(True, 1, len(MESSAGE))]
+    for at in (0, 1):
+        acknowledge(side, at, 0, 0)
+    assert side.can_send(1000)
+
+
+def test_silent_stores_are_unresponsive() -> None:
+    """UP-64: the source asks for answers, ends the connection of a Store that gives none, and needs a quorum."""
+    side = registered()
+    limits = side.limits
+    for at in range(3):
+        sent(side, at)
+    side.tick(limits.keepalive_interval_ns)
+    for at in range(3):
+        (asked,) = sent(side, at)
+        assert isinstance(asked, Keepalive)
+        assert asked.needs_response
+    side.received(0, asked.encode(), 5 * SECOND_NS)
+    assert side.tick(limits.activity_timeout_ns) == [1, 2]
+    side.disconnected(1)
+    side.disconnected(2)
+    assert side.take_events() == [StoreUnresponsive(1, True), StoreUnresponsive(2, False)]
+    assert not side.can_send(1)
+    side.connected(1, limits.activity_timeout_ns)
+    for _ in range(2):
+        answer(side, 1, is_known=True)
+    assert side.take_events() == [StoreBack(1)]
+    assert side.can_send(1)
+
+
+def test_a_refusal_is_reported_once() -> None:
+    """UP-22: with its reason, until the Store accepts the source."""
+    side = SourceSide("orders", 7, STORES[:1])
+    for _ in range(3):
+        side.connected(0, 0)
+        answer(side, 0, error=RegistrationError.USED_BY_SOURCE)
+        side.disconnected(0)
+    assert side.take_events() == [RegistrationRefused(0, "used_by_source")]
+
+
+def receiver() -> ReceiverSide:
+    """A receiver at three connected Stores."""
+    side = ReceiverSide("orders", 3, "session", TOPIC_INDEX, STORES)
+    for at in range(3):
+        side.connected(at, 0)
+        sent(side, at)
+    return side
+
+
+def test_a_receiver_that_is_refused_does_not_start() -> None:
+    """UP-46: it has no number to start at, and says which Stores refused it."""
+    side = receiver()
+    for at in range(3):
+        answer(side, at, error=RegistrationError.USED_BY_RECEIVER)
+    side.tick(10 * SECOND_NS - 1)
+    assert side.start_sqn is None
+    assert not side.has_store
+    assert set(side.take_refusals()) == {0, 1, 2}
+
+
+def test_the_last_acknowledgement_is_repeated() -> None:
+    """UP-63: every second, so that the Store sees that the receiver is there."""
+    side = receiver()
+    for at in range(3):
+        answer(side, at, is_known=True, low_sqn=4, high_sqn=9)
+    assert side.start_sqn == 4
+    side.acknowledge(6)
+    for at in range(3):
+        assert [one.sqn for one in sent(side, at)] == [6]
+    for second in (1, 2):
+        side.tick(second * SECOND_NS)
+        for at in range(3):
+            repeated = sent(side, at)
+            assert [one.sqn for one in repeated if isinstance(one, ConsumptionAck)] == [6]
+            assert any(isinstance(one, Keepalive) and one.needs_response for one in repeated)
+    assert side.high_sqn == 9
