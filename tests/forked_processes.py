@@ -74,7 +74,7 @@ def serve_forks(work: Callable[[list[str], Callable[[str], None]], None]) -> Non
     """Fork a process for each line of the standard input, and print its process id and its answer.
 
     Args:
-        work: What the process does, with the words of the line; it calls its second argument with the answer, a word.
+        work: Called in the process with the words of the line, and a function to which it gives the answer, a word.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:

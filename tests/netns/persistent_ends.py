@@ -102,7 +102,7 @@ def _lines(events: Iterable[Event]) -> list[str]:
 
 @dataclass(slots=True)
 class Account:
-    """What the journals of both ends add up to."""
+    """Sums over the journals of both ends."""
 
     end: int
     """Behind the last message that was published."""

@@ -1,4 +1,4 @@
-"""`umstack send --store`: what is published is kept, and read back after the publisher has ended."""
+"""`umstack send --store`: a Store keeps the messages, which are read back after the publisher has ended."""
 
 from __future__ import annotations
 
