@@ -152,6 +152,18 @@ def test_the_rate_is_shown_beside_that_without_loss(capsys: pytest.CaptureFixtur
     assert line in capsys.readouterr().out
 
 
+def test_the_run_with_a_store_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """The files that were verified, the time, the losses on the way to the Store, and every problem."""
+    stored = verified()
+    (one,) = stored.subscribers = [SubscriberResult(2, files_verified=9, seconds=1.5, dropped_at_switch=1234)]
+    one.problems.append("a file is missing")
+    print_report(DemoReport([verified()], stored=stored))
+    output = " ".join(capsys.readouterr().out.split())
+    assert "9 of 10 files read from the Store in 1.5 s, 1,234 datagrams to it dropped" in output
+    assert "subscriber 2: a file is missing" in output
+    assert "NOT everything arrived" in output
+
+
 def test_one_flaw_anywhere_is_not_ok() -> None:
     """Status 0 takes every file at every subscriber, nothing lost for good, no problem at all."""
     assert verified().ok
