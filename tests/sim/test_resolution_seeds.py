@@ -15,6 +15,11 @@ from umstack.sim.resolution import ResolutionCanary, run_resolution_seed, run_re
 
 RANDOM_SEEDS = 80
 
+# Seeds that found a mistake once, each with the mistake.
+REGRESSIONS = {
+    134369209792111: "forged sources kept a full table, which refused a source advertised just before it was emptied",
+}
+
 
 def test_random_seeds_of_topic_resolution() -> None:
     """UX-14, UX-15, UX-16, UX-5: in spite of forged, replayed and malformed records, every source is found in bounded
@@ -26,6 +31,12 @@ def test_random_seeds_of_topic_resolution() -> None:
     assert not failed, "\n".join(f"{result.violation}\n  {result.replay}" for result in failed)
     assert sum(result.forged for result in results) > 100 * RANDOM_SEEDS
     assert sum(result.found for result in results) > 10 * RANDOM_SEEDS
+
+
+@pytest.mark.parametrize("seed", REGRESSIONS)
+def test_seeds_that_once_failed(seed: int) -> None:
+    """UX-14: seeds that found a mistake stay in the suite."""
+    assert run_resolution_seed(seed).violation == ""
 
 
 @pytest.mark.parametrize(

@@ -228,6 +228,32 @@ def test_an_ended_session_is_queried_and_rediscovered() -> None:
     ]
 
 
+def test_a_topic_whose_sessions_end_again_and_again_is_queried() -> None:
+    """A session that ends every half second does not postpone the queries, which are sent every second."""
+    resolver = machine()
+    resolver.query("orders", RECEIVER, 0)
+    resolver.datagram_received(advertised("orders"), 0)
+    queries = 0
+    for now_ns in range(SECOND // 2, 30 * SECOND, SECOND // 2):
+        queries += sum(bool(one.queries) for _, one in run(resolver, now_ns - SECOND // 2 + 1, now_ns))
+        resolver.datagram_received(advertised("orders"), now_ns)
+        resolver.forget_sessions({ADDRESS}, now_ns)
+    assert queries >= 29
+
+
+def test_a_source_that_does_not_answer_is_advertised_in_spite_of_queries() -> None:
+    """resolver_advertisement_send_immediate_response 0: the queries of two receivers do not postpone what is due."""
+    resolver = machine()
+    options = Config().source_options(resolver_advertisement_send_immediate_response=0)
+    resolver.advertise("orders", 0, ADDRESS, options, 0)
+    list(run(resolver, 0, 90 * SECOND))
+    times: list[int] = []
+    for now_ns in range(90 * SECOND, 120 * SECOND, SECOND // 2):
+        resolver.datagram_received(query_for("orders"), now_ns)
+        times += [time for time, _ in run(resolver, now_ns, now_ns + SECOND // 2 - 1)]
+    assert times == [*range(91_000, 120_000, 1000)]
+
+
 def test_a_final_advertisement_ends_a_source() -> None:
     """UM-103: with resolver_send_final_advertisements, the default, receivers learn of the deletion immediately."""
     publisher, subscriber = machine(), machine()
@@ -512,9 +538,31 @@ def test_forged_sources_cannot_grow_memory() -> None:
             )
         )
     stats = resolver.stats()
-    assert found == 100
+    assert found == 1000
+    assert resolver.table_sizes()["reported sources"] == 100
     assert stats["tr_sources_refused"] == 900
     assert (stats["tr_cache_entries"], stats["tr_cache_evictions"]) == (100, 1900)
+
+
+def test_new_sources_replace_the_one_advertised_longest_ago() -> None:
+    """resolver_cache_maximum_entries: it is reported again when it is advertised, so that forged sources keep none
+    out, and its topic is queried again."""
+    resolver = machine(resolver_cache_maximum_entries=2)
+    sources = [ADDRESS._replace(session_id=1 + number) for number in range(3)]
+    topics = [f"orders.{number}" for number in range(3)]
+    for topic in topics:
+        resolver.query(topic, Config().receiver_options(resolution_number_of_sources_query_threshold=1), 0)
+
+    def advertise(number: int) -> bool:
+        return bool(resolver.datagram_received(advertised(topics[number], address=sources[number]), 0))
+
+    assert [advertise(number) for number in (0, 1, 2)] == [True, True, True]
+    assert [advertise(number) for number in (1, 2, 1)] == [False, False, False]
+    assert resolver.interest()["unresolved"] == [topics[0]]
+    queried = {topic for time, one in run(resolver, 0, 90 * SECOND) if time > 5000 for topic in one.queries}
+    assert queried == {topics[0]}
+    assert advertise(0)
+    assert resolver.interest()["unresolved"] == [topics[2]]
 
 
 def test_options_of_forged_sources_cannot_grow_memory() -> None:

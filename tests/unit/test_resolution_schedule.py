@@ -121,6 +121,18 @@ def test_an_answer_restarts_the_sustaining_phase() -> None:
     assert fire_times_ms(timer, 10**12)[0] == 201_000
 
 
+def test_a_phase_is_prolonged_without_postponing_its_next_record() -> None:
+    """As often as it is prolonged; in the quiescent phase the next record is due an interval later."""
+    timer = advertising()
+    fire_times_ms(timer, 30 * SECOND)
+    for now_ms in range(30_100, 31_000, 100):
+        timer.prolong(now_ms * MS)
+    assert fire_times_ms(timer, 10**12) == list(range(31_000, 90_901, 1000))
+    assert timer.phase is Phase.QUIESCENT
+    timer.prolong(200 * SECOND)
+    assert fire_times_ms(timer, 10**12)[0] == 201_000
+
+
 def test_a_record_may_be_sent_a_quarter_of_its_interval_early() -> None:
     """UX-15: the next deadline and the rate do not change; the first record is never early."""
     timer = querying(resolver_query_minimum_initial_interval=200)

@@ -1,9 +1,14 @@
-"""The rate limiter of topic resolution (UX-5). It differs from the one for data."""
+"""The rate limits of topic resolution (UX-5). They differ from those for data."""
 
 from __future__ import annotations
 
+from random import SystemRandom
+
 SLICE_NS = 100_000_000
 _NS_PER_S = 1_000_000_000
+PROMPT_ANSWERS_MAX = 64
+"""Maximum number of queries of an address, per PROMPT_NS, whose answers precede repeated records."""
+PROMPT_NS = 1_000_000_000
 
 
 class ResolutionLimiter:
@@ -46,3 +51,26 @@ class ResolutionLimiter:
             self._slice_start_ns = start + SLICE_NS if late and start is not None else now_ns
             self._used_bytes = 0
             self._used_records = 0
+
+
+class Askers:
+    """Grants each address a number of prompt answers per PROMPT_NS. Addresses share a fixed number of counters by a
+    hash that no sender can predict, so no number of forged addresses takes memory."""
+
+    __slots__ = ("_counts", "_end_ns", "_salt")
+
+    _COUNTERS = 1024
+
+    def __init__(self) -> None:
+        self._counts = [0] * self._COUNTERS
+        self._end_ns = 0
+        self._salt = SystemRandom().getrandbits(64)
+
+    def takes_prompt_answer(self, asker: str, now_ns: int) -> bool:
+        """Return true if a query of this address gets a prompt answer, and account for it."""
+        if now_ns >= self._end_ns:
+            self._end_ns = now_ns + PROMPT_NS
+            self._counts = [0] * self._COUNTERS
+        number = hash((self._salt, asker)) % self._COUNTERS
+        self._counts[number] += 1
+        return self._counts[number] <= PROMPT_ANSWERS_MAX

@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from random import SystemRandom
 
 from umstack._engine.core_address import UNKNOWN_IP
 from umstack._engine.transport_address import LbtipcAddress, TransportAddress
@@ -42,7 +41,7 @@ from umstack.resolution.codec import (
     pack_wildcard_queries,
 )
 from umstack.resolution.counters import ResolutionCounters
-from umstack.resolution.limiter import ResolutionLimiter
+from umstack.resolution.limiter import Askers, ResolutionLimiter
 from umstack.resolution.pattern import TopicPattern
 from umstack.resolution.schedule import EARLY_MAX_NS, Phase, PhaseSettings, PhaseTimer
 from umstack.resolution.topic_name import encode_topic_name
@@ -52,9 +51,6 @@ ADVERTISEMENT_TTL = 60
 EXAMINED_MAX = 256
 """Maximum number of records that are examined whether they may be sent early."""
 FINAL_TTL = 0
-PROMPT_ANSWERS_MAX = 64
-"""Maximum number of queries of an address, per PROMPT_NS, whose answers precede repeated records."""
-PROMPT_NS = 1_000_000_000
 ANSWER_ALL_NS_PER_SOURCE = 100_000
 """Minimum interval between answers of every source, by the number of sources: 10,000 answers per second."""
 ANSWER_ALL_MINIMUM_NS = 100_000_000
@@ -213,29 +209,6 @@ class _Queue:
         return None if record is None else self.limiter.slice_end_ns if record.deferred else 0
 
 
-class _Askers:
-    """Grants each address a number of prompt answers per PROMPT_NS. Addresses share a fixed number of counters by a
-    hash that no sender can predict, so no number of forged addresses takes memory."""
-
-    __slots__ = ("_counts", "_end_ns", "_salt")
-
-    _COUNTERS = 1024
-
-    def __init__(self) -> None:
-        self._counts = [0] * self._COUNTERS
-        self._end_ns = 0
-        self._salt = SystemRandom().getrandbits(64)
-
-    def takes_prompt_answer(self, asker: str, now_ns: int) -> bool:
-        """Return true if a query of this address gets a prompt answer, and account for it."""
-        if now_ns >= self._end_ns:
-            self._end_ns = now_ns + PROMPT_NS
-            self._counts = [0] * self._COUNTERS
-        number = hash((self._salt, asker)) % self._COUNTERS
-        self._counts[number] += 1
-        return self._counts[number] <= PROMPT_ANSWERS_MAX
-
-
 class ResolutionMachine:
     """The topic resolution of one context. Not thread-safe; `now_ns` must not decrease."""
 
@@ -250,7 +223,8 @@ class ResolutionMachine:
         self._remembers = options.resolver_cache
         """True if sources advertised earlier are reported to new receivers."""
         self._sources_maximum = options.resolver_cache_maximum_entries
-        self._reported_count = 0
+        self._reported: dict[KnownSource, None] = {}
+        """Every source in a `known`, the one advertised longest ago first."""
         self._topic_options: dict[KnownSource, tuple[WireOption, ...]] = {}
         self._timers: list[tuple[int, int, _Record]] = []
         self._timer_serial = 0
@@ -260,7 +234,7 @@ class ResolutionMachine:
         self._unanswered: list[ResolutionEvent] = []
         self._wildcards = WildcardTable(self.counters, options.resolver_cache_maximum_entries)
         self._wildcard_records: dict[int, _Record] = {}
-        self._askers = _Askers()
+        self._askers = Askers()
         self._is_answering_all = False
         self._answer_all_ns = now_ns
         """When every source may be advertised again because a wildcard query or a request was received."""
@@ -365,10 +339,9 @@ class ResolutionMachine:
             wanted.ends_initial_phase = ends_initial_phase
             wanted.users += 1
         wanted.no_source_thresholds.add(options.resolution_no_source_notification_threshold)
-        refused = self.counters.tr_sources_refused
         for source, advertiser in known.items():
-            self._report(wanted, source, advertiser)
-        if not self._remembers or self.counters.tr_sources_refused > refused:
+            self._report(wanted, source, advertiser, now_ns)
+        if not self._remembers:
             self._cache.unsettle()  # the topic's next advertisements carry the missing sources
         if len(wanted.known) < wanted.threshold:
             self._schedule(record)
@@ -383,7 +356,8 @@ class ResolutionMachine:
         if wanted.users == 0:
             del self._wanted[topic]
             self._cache.remove_interest(encode_topic_name(topic), has_source=False)
-            self._reported_count -= len(wanted.known)
+            for source in wanted.known:
+                del self._reported[source]
             self.counters.tr_rcv_unresolved_topics -= not wanted.known
             self._retire(wanted.record)
 
@@ -435,8 +409,12 @@ class ResolutionMachine:
             for source in lost:
                 self._unreport(wanted, source)
             if lost:
-                wanted.record.timer.answered(now_ns)
-                self._schedule(wanted.record)
+                self._query_again(wanted, now_ns)
+
+    def _query_again(self, wanted: _WantedTopic, now_ns: int) -> None:
+        """Query a topic whose source is no longer known for another while."""
+        wanted.record.timer.prolong(now_ns)
+        self._schedule(wanted.record)
 
     def request_resolution(self) -> None:
         """Request that all processes advertise and query again, for example after an interface was down."""
@@ -552,10 +530,12 @@ class ResolutionMachine:
                 self._answer(source, now_ns, is_prompt=False)
 
     def _answer(self, source: _AdvertisedSource, now_ns: int, *, is_prompt: bool) -> None:
-        source.record.timer.answered(now_ns)
-        self._schedule(source.record)
         if source.answers_queries:
+            source.record.timer.answered(now_ns)
             self._enqueue(source.record, is_prompt=is_prompt)
+        else:
+            source.record.timer.prolong(now_ns)
+        self._schedule(source.record)
 
     def _advertisement_received(
         self, advertisement: Advertisement, now_ns: int, sender: str, events: list[ResolutionEvent]
@@ -576,6 +556,7 @@ class ResolutionMachine:
             return is_decided
         advertiser = wanted.known.get(source)
         if advertiser is not None:
+            self._reported[source] = self._reported.pop(source)
             if (
                 advertiser != sender
                 and not isinstance(address, LbtipcAddress)
@@ -584,8 +565,7 @@ class ResolutionMachine:
                 wanted.known[source] = sender
                 events.append(SourceFound(*source, sender))
             return is_decided
-        if not self._report(wanted, source, sender):
-            return False
+        self._report(wanted, source, sender, now_ns)
         events.append(SourceFound(*source, sender))
         if len(wanted.known) >= wanted.threshold:
             wanted.record.timer.stop()
@@ -671,7 +651,7 @@ class ResolutionMachine:
     def table_sizes(self) -> dict[str, int]:
         """Return the number of entries of each table, for checks."""
         return {
-            "reported sources": self._reported_count,
+            "reported sources": len(self._reported),
             "topic options": len(self._topic_options),
             "cache": len(self._cache),
             "timers": len(self._timers),
@@ -792,24 +772,32 @@ class ResolutionMachine:
         record.gone = True
         record.timer.stop()
 
-    def _report(self, wanted: _WantedTopic, source: KnownSource, advertiser: str) -> bool:
+    def _report(self, wanted: _WantedTopic, source: KnownSource, advertiser: str, now_ns: int) -> None:
+        """Remember a source of a topic, in place of the one advertised longest ago if there is no space."""
         if source in wanted.known:
-            return False
-        if self._reported_count >= self._sources_maximum:
-            self.counters.tr_sources_refused += 1
-            return False
+            return
         self.counters.tr_rcv_unresolved_topics -= not wanted.known
         wanted.record.unanswered = 0
         self._wildcards.has_source(source.topic)
         wanted.known[source] = advertiser
-        self._reported_count += 1
-        return True
+        self._reported[source] = None
+        if len(self._reported) > self._sources_maximum:
+            self._forget_oldest(now_ns)
+
+    def _forget_oldest(self, now_ns: int) -> None:
+        """Forget a reported source, whose session continues. Its next advertisement is reported again."""
+        self.counters.tr_sources_refused += 1
+        oldest = next(iter(self._reported))
+        wanted = self._wanted[oldest.topic]
+        self._unreport(wanted, oldest)
+        self._query_again(wanted, now_ns)
+        self._cache.unsettle()
 
     def _unreport(self, wanted: _WantedTopic, source: KnownSource) -> bool:
         if source not in wanted.known:
             return False
         del wanted.known[source]
-        self._reported_count -= 1
+        del self._reported[source]
         self.counters.tr_rcv_unresolved_topics += not wanted.known
         if not wanted.known:
             self._wildcards.lost_last_source(source.topic)

@@ -143,10 +143,19 @@ class PhaseTimer:
         self.deadline_ns = deadline_ns
 
     def answered(self, now_ns: int) -> None:
-        """Restart the sustaining phase after a response to a query, unless the initial phase still runs (UX-14)."""
+        """Restart the sustaining phase after a record that is sent now, unless the initial phase still runs (UX-14)."""
         if self.phase is not Phase.INITIAL:
             self._immediate = False
             self._enter_sustaining(now_ns)
+            self.deadline_ns = self._next_tick_ns()
+
+    def prolong(self, now_ns: int) -> None:
+        """Restart the sustaining phase without a record, unless the initial phase still runs. A record that is due
+        earlier is still sent then, however often this is called."""
+        due_ns = self._due_ns if self.phase is Phase.SUSTAINING else None
+        self.answered(now_ns)
+        if due_ns is not None and due_ns < self._due_ns:
+            self._due_ns = due_ns
             self.deadline_ns = self._next_tick_ns()
 
     def resolved(self, now_ns: int) -> None:
