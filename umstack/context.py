@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -49,13 +48,14 @@ from umstack.foreign_text import displayed
 from umstack.hot_failover_receiver import HotFailoverReceiver
 from umstack.interface_moves import InterfaceMoves
 from umstack.persistence.advertised import stores_of
-from umstack.persistence.registrations import StoreRegistrations
+from umstack.persistence.registrations import ReceiverSession, StoreRegistrations
+from umstack.persistence.session_ids import session_id_of
 from umstack.persistence.store_replay import StoreAddress
 from umstack.persistent_receiver import PersistentReceiver
 from umstack.persistent_source import PersistentSource
 from umstack.receiver import Receiver
 from umstack.recovery import RecoveryService, endpoint_of, endpoint_option
-from umstack.replay_receiver import ReplayReceiver, check_replay, open_replay
+from umstack.replay_receiver import ReplayReceiver, check_replay, open_replay, receiver_start
 from umstack.requests import RequestService
 from umstack.resolution import (
     DonatedResolver,
@@ -436,7 +436,9 @@ class Context(AsyncClosing):
         topic: str,
         on_message: Callable[[Event], None] | None = None,
         *,
+        conflate: bool = False,
         session_id: int | str,
+        start: int | None = None,
         **options: Unpack[ReceiverKeywords],
     ) -> PersistentReceiver: ...
     @overload
@@ -444,6 +446,7 @@ class Context(AsyncClosing):
         self,
         topic: str,
         *,
+        conflate: bool = False,
         from_store: Sequence[StoreAddress],
         start: int | str | datetime | None = None,
         session_id: int | str | None = None,
@@ -480,7 +483,8 @@ class Context(AsyncClosing):
                 sources may have ended.
             start: With `from_store`: first message of each source, by sequence number or by the time of reception at
                 the Store (a datetime, or text as in ISO 8601). None: the first that `session_id` has not acknowledged;
-                without one the oldest.
+                without one the oldest. A number also holds for the live messages of sources with Stores. With
+                `session_id` alone: a number; earlier messages are not delivered.
             **options: Receiver options by name; they override the configuration.
 
         Returns:
@@ -508,25 +512,23 @@ class Context(AsyncClosing):
                 f"receiver {topic!r} has both an event queue and a callback",
                 hint="give on_message to event_queue(), which calls it for all of its receivers",
             )
-        if from_store or start is not None:
+        first = receiver_start(topic, start, session_id, from_store)
+        if from_store:
             self._check_no_driver("from_store=", "which does not know the Stores of sources")
-            check_replay(topic, from_store, chosen, on_message, queue, takes_group)
-            return open_replay(
-                topic,
-                from_store,
-                start,
-                session_id,
-                self._engine.keyring,
-                lambda number: self.receiver(topic, session_id=number, **options),
-            )
+            check_replay(topic, chosen, on_message, queue, takes_group)
+
+            def open_live(number: int, sqn: int | None) -> Receiver:
+                return self.receiver(topic, conflate=conflate, session_id=number, start=sqn, **options)
+
+            return open_replay(topic, from_store, first, session_id, self._engine.keyring, open_live)
         with self._core.lifecycle:
             self._core.check_open()
             if session_id is None:
                 return self._make_receiver(topic, on_message, queue, takes_group, chosen)
             self._check_no_driver("session_id=", "which does not know the Stores of sources")
-            chosen = replace(chosen, use_otr=1)
             parts = self._engine, self._resolver, self._registrations
-            receiver = PersistentReceiver(*parts, topic, chosen, session_id, on_message)
+            session = ReceiverSession(session_id_of(session_id), None if first is None else first.sqn)
+            receiver = PersistentReceiver(*parts, topic, chosen, session, on_message)
             self._resolver.query(topic, chosen)
             return receiver
 

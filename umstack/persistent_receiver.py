@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from umstack._engine.engine import Engine
@@ -11,8 +12,7 @@ from umstack.batch import Batch
 from umstack.config import ReceiverOptions
 from umstack.errors import InvalidArgument, OptionError
 from umstack.events import Event, Message
-from umstack.persistence.registrations import StoreRegistrations
-from umstack.persistence.session_ids import session_id_of
+from umstack.persistence.registrations import ReceiverSession, StoreRegistrations
 from umstack.reader import POLL_ROWS
 from umstack.receiver import Receiver
 from umstack.resolution import Resolver
@@ -44,11 +44,10 @@ class PersistentReceiver(Receiver):
         registrations: StoreRegistrations,
         topic: str,
         options: ReceiverOptions,
-        session_id: int | str,
+        session: ReceiverSession,
         on_message: Callable[[Event], None] | None,
     ) -> None:
         """Open the receiver; called by Context.receiver()."""
-        number = session_id_of(session_id)
         if options.ordered_delivery != 1:
             raise OptionError(
                 f"receiver {topic!r} has a session id and ordered_delivery {options.ordered_delivery}",
@@ -61,9 +60,14 @@ class PersistentReceiver(Receiver):
         self._iterated: UnreadRows | None = None
         """Rows that iterators yield one by one; only those that they have yielded count as read."""
         super().__init__(
-            engine, resolver, topic, options, on_message and self._acknowledging(on_message), None
+            engine,
+            resolver,
+            topic,
+            replace(options, use_otr=1),
+            on_message and self._acknowledging(on_message),
+            None,
         )
-        registrations.add_receiver(self._subscription, number)
+        registrations.add_receiver(self._subscription, session)
 
     def _acknowledging(self, on_message: Callable[[Event], None]) -> Callable[[Event], None]:
         def call(event: Event) -> None:

@@ -11,7 +11,7 @@ from umstack.config import ReceiverOptions
 from umstack.errors import Closed, NotConnected, OptionError
 from umstack.events import BurstLoss, Event, Message
 from umstack.persistence.reader_side import LostRange
-from umstack.persistence.replay_start import replay_start
+from umstack.persistence.replay_start import ReplayStart, replay_start
 from umstack.persistence.session_ids import session_id_of, temporary_session_id
 from umstack.persistence.store_replay import Item, StoreAddress, StoreReplay
 from umstack.receiver import Receiver
@@ -44,7 +44,8 @@ def event_of(topic: str, item: Item) -> Message | BurstLoss:
 class ReplayReceiver(Closing):
     """Receive what Stores have of a topic, then what its sources send. Made by Context.receiver(from_store=...).
 
-    One thread reads it. The sources may have ended; then the iteration waits for a source that begins.
+    One thread reads it. The sources may have ended; then the iteration waits for a source that begins. A stored message
+    has the time of the replay as `received_ns`: the Stores do not send the time at which they received it.
 
     Example:
         ```python
@@ -153,34 +154,54 @@ class ReplayReceiver(Closing):
             self._live.close()
 
 
-def check_replay(
-    topic: str, stores: Sequence[StoreAddress], options: ReceiverOptions, *excluded: object
-) -> None:
-    """Raise OptionError if there are no Stores, or one of the arguments or options that a replay excludes."""
+def receiver_start(
+    topic: str,
+    start: int | str | datetime | None,
+    session_id: int | str | None,
+    stores: Sequence[StoreAddress],
+) -> ReplayStart | None:
+    """Return the start of a receiver. Without Stores to play from it is a number, and needs a session id.
+
+    Raises InvalidArgument and OptionError.
+    """
+    first = None if start is None else replay_start(start)
+    if first is not None and not stores and (session_id is None or first.sqn is None):
+        raise OptionError(
+            f"receiver {topic!r}: start={start!r} without from_store=",
+            hint="give from_store=, or a sequence number and session_id=",
+        )
+    return first
+
+
+def check_replay(topic: str, options: ReceiverOptions, *excluded: object) -> None:
+    """Raise OptionError if there is one of the arguments or options that a replay excludes."""
     if options.ume_explicit_ack_only:
         raise OptionError(
             f"receiver {topic!r}: from_store= acknowledges messages itself, and ume_explicit_ack_only is 1",
             hint="set ume_explicit_ack_only to 0, or use session_id= without from_store= and call acknowledge()",
         )
-    if not stores or any(one is not None for one in excluded):
+    if any(one is not None for one in excluded):
         raise OptionError(
-            f"receiver {topic!r}: start= needs from_store=, which excludes on_message=, queue= and takes_group=",
-            hint="give from_store=, and iterate the receiver",
+            f"receiver {topic!r}: from_store= excludes on_message=, queue= and takes_group=",
+            hint="iterate the receiver",
         )
 
 
 def open_replay(
     topic: str,
     stores: Sequence[StoreAddress],
-    start: int | str | datetime | None,
+    start: ReplayStart | None,
     session_id: int | str | None,
     keys: TopicKeys,
-    open_live: Callable[[int], Receiver],
+    open_live: Callable[[int, int | None], Receiver],
 ) -> ReplayReceiver:
-    """Return a receiver that continues after the replay as the session that read it. Raises InvalidArgument."""
+    """Return a receiver that continues after the replay as the session that read it. Raises InvalidArgument.
+
+    `open_live` opens the receiver of the live messages with a session id, and from a number on.
+    """
     number = temporary_session_id() if session_id is None else session_id_of(session_id)
-    replay = StoreReplay(topic, stores, number, None if start is None else replay_start(start), keys=keys)
-    return ReplayReceiver(replay, lambda: open_live(number))
+    replay = StoreReplay(topic, stores, number, start, keys=keys)
+    return ReplayReceiver(replay, lambda: open_live(number, None if start is None else start.sqn))
 
 
-__all__ = ["ReplayReceiver", "check_replay", "event_of", "open_replay"]
+__all__ = ["ReplayReceiver", "check_replay", "event_of", "open_replay", "receiver_start"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from click.testing import CliRunner
 from tests.unit.loopback import configuration_file, open_context
 from tests.unit.store_thread import PausedStore, running_store
 from tests.unit.stored_messages import fill, items
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, wait_for
 from umstack.cli import command
 from umstack.errors import InvalidArgument, NotConnected, OptionError
 from umstack.events import BurstLoss, Message
@@ -114,6 +115,51 @@ def test_a_replay_continues_with_the_live_stream(tmp_path: Path) -> None:
                 assert receiver.is_live
 
 
+@pytest.mark.parametrize("stored", [0, 30, 300])
+@pytest.mark.parametrize("is_replay", [True, False], ids=["replay", "session"])
+def test_a_number_to_begin_at_holds_for_live_messages(tmp_path: Path, stored: int, is_replay: bool) -> None:
+    """A number that the Stores do not have yet, also for a receiver that only has a session id."""
+    with _stores(tmp_path, 1) as stores, open_context() as publishing, open_context() as context:
+        endpoints = [store.endpoint for store in stores]
+        with publishing.source("orders", store=endpoints, session_id="desk7") as source:
+            source.send_many(_numbers(0, stored), flush=True)
+            assert source.wait_stable(SECONDS)
+            wanted = {"from_store": endpoints} if is_replay else {"session_id": 3}
+            with context.receiver("orders", start=100, **wanted) as receiver:  # type: ignore[call-overload]
+                if is_replay:
+                    assert len(list(receiver.events(timeout=0))) == max(0, stored - 100)
+                messages = iter(receiver)
+                read = []
+                for first in range(stored, stored + 200, 50):
+                    source.send_many(_numbers(first, first + 50), flush=True)
+                    assert source.wait_stable(SECONDS)
+                begin = max(stored, 100) if is_replay else 100
+                read = [next(messages).data for _ in range(begin, stored + 200)]
+                assert read == _numbers(begin, stored + 200)
+
+
+def test_conflation_holds_for_live_messages(tmp_path: Path) -> None:
+    """The stored messages are all played, and of the live ones that wait only the newest is delivered."""
+    with _stores(tmp_path, 1) as stores, open_context() as publishing, open_context() as context:
+        endpoints = [store.endpoint for store in stores]
+        with publishing.source("orders", store=endpoints, session_id="desk7") as source:
+            source.send_many(_numbers(0, 300), flush=True)
+            assert source.wait_stable(SECONDS)
+            with context.receiver("orders", from_store=endpoints, conflate=True) as receiver:
+                messages = iter(receiver)
+                assert [next(messages).data for _ in range(300)] == _numbers(0, 300)
+                source.send(b"300", flush=True)
+                assert next(messages).data == b"300"
+                source.send_many(_numbers(301, 500), flush=True)
+
+                def delivered() -> int:
+                    (live,) = context.stats()["receivers"]
+                    return int(live["messages_delivered"])
+
+                wait_for(lambda: delivered() == 200, "every live message at the receiver")
+                assert next(messages).data == b"499"
+
+
 def test_losses_are_events_of_the_receiver(tmp_path: Path) -> None:
     """A lost range is a BurstLoss; without a live source the iteration ends after its timeout."""
     fill(tmp_path, itertools.chain(range(2), range(4, 6)), lost=range(2, 4))
@@ -122,7 +168,11 @@ def test_losses_are_events_of_the_receiver(tmp_path: Path) -> None:
             found = list(receiver.events(timeout=0))
         assert [event.sequence_number for event in found] == [0, 1, 3, 4, 5]  # type: ignore[union-attr]
         assert found[2] == BurstLoss("orders", "STORE:0x7", 2, 3)
-        for wrong in ({"start": 3}, {"from_store": ["10.0.0.1:1"], "on_message": print}):
+        for wrong in (
+            {"start": 3},
+            {"start": "1990-01-01", "session_id": 3},
+            {"from_store": ["10.0.0.1:1"], "on_message": print},
+        ):
             with pytest.raises(OptionError):
                 context.receiver("orders", **wrong)  # type: ignore[call-overload]
         with pytest.raises(InvalidArgument):
@@ -157,3 +207,31 @@ def test_the_command_plays_messages_again(tmp_path: Path) -> None:
     done = CliRunner().invoke(command, [*line, "--timeout", "1"])
     assert done.exit_code == 1
     assert "Store" in done.stderr
+
+
+def test_the_command_begins_at_a_number_of_the_live_stream(tmp_path: Path) -> None:
+    """`--start` with a number that the Store does not have yet."""
+    with (
+        running_store(tmp_path / "0") as store,
+        open_context() as publishing,
+        publishing.source("orders", store=[store.endpoint], session_id="desk7") as source,
+    ):
+        is_over = threading.Event()
+
+        def send() -> None:
+            number = 0
+            while not is_over.wait(0.001):
+                source.send(b"%d" % number, flush=True)
+                number += 1
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            ip, port = store.endpoint
+            line = ["recv", "orders", "--from-store", f"{ip}:{port}", "--start", "3000", "--count", "3"]
+            configured = ["-i", "lo", "-c", str(configuration_file(tmp_path)), "--timeout", str(SECONDS)]
+            done = CliRunner().invoke(command, [*line, *configured])
+        finally:
+            is_over.set()
+            sender.join()
+        assert (done.exit_code, done.stdout) == (0, "3000\n3001\n3002\n")

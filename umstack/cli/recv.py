@@ -333,7 +333,10 @@ def command(
                 contexts = [
                     opened.enter_context(Context(name, config=config, driver=driver)) for name in names
                 ]
-                receiver = _open(contexts, topic, prefix, regex, session, is_hot_failover=is_hot_failover)
+                first_sqn = None if start is None else start.sqn
+                receiver = _open(
+                    contexts, topic, prefix, regex, session, first_sqn, is_hot_failover=is_hot_failover
+                )
                 with interruptible(summary):
                     _receive(receiver, sink, summary, meter, ending)
                 _note_counters(contexts, receiver, summary)
@@ -389,17 +392,18 @@ def _open(
     prefix: str | None,
     regex: str | None,
     session_id: int,
+    first_sqn: int | None,
     *,
     is_hot_failover: bool,
 ) -> AnyReceiver:
-    """Make the receiver; session_id: as which session a replay continues, or 0."""
+    """Make the receiver; session_id: as which session a replay continues, or 0, from which message on."""
     first = contexts[0]
     if topic is None:
         return first.wildcard_receiver(regex, prefix=prefix)
     if is_hot_failover:
         return first.hot_failover_receiver(topic, others=contexts[1:])
     if session_id:
-        return first.receiver(topic, session_id=session_id)
+        return first.receiver(topic, session_id=session_id, start=first_sqn)
     return first.receiver(topic)
 
 

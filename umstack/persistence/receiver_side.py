@@ -85,8 +85,15 @@ class ReceiverSide:
     """One receiver of one source at its Stores. One thread; no sockets, no clock."""
 
     def __init__(
-        self, topic: str, session_id: int, transport: str, topic_index: int, stores: tuple[Endpoint, ...]
+        self,
+        topic: str,
+        session_id: int,
+        transport: str,
+        topic_index: int,
+        stores: tuple[Endpoint, ...],
+        first_sqn: int | None = None,
     ) -> None:
+        """Messages before `first_sqn` are not wanted; None: all that were not acknowledged."""
         self.topic = topic
         self.session_id = session_id
         self.transport = transport
@@ -96,6 +103,7 @@ class ReceiverSide:
         self._first_connected_ns: int | None = None
         self._near: int | None = None
         """A number of the stream, from which the upper bits of others follow."""
+        self._first_sqn = first_sqn
         self.start_sqn: int | None = None
         """The first message to deliver, by consensus of the Stores; None: not known yet."""
         self._acknowledged: int | None = None
@@ -237,7 +245,10 @@ class ReceiverSide:
             return
         # An acknowledgement may have reached a minority: the highest one counts. A new receiver gets all there is.
         known = [one.low_sqn for one in active if one.is_known]
-        self.start_sqn = (max(known) if known else min(one.low_sqn for one in active)) % _SPACE
+        start = max(known) if known else min(one.low_sqn for one in active)
+        if self._first_sqn is not None:
+            start = max(start, extended(self._first_sqn, start))
+        self.start_sqn = start % _SPACE
 
     def _keep_alive(self, store: int, now_ns: int) -> None:
         """Repeat the last acknowledgement, and the registration, whose answer has the newest number."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from umstack._core import ffi, lib
 from umstack._engine.endpoint import Endpoint
@@ -48,6 +48,15 @@ REGISTRATIONS_MAX = 4096
 """Registrations of a context; a source beyond them is received without its Stores."""
 
 
+class ReceiverSession(NamedTuple):
+    """The session of a receiver at Stores."""
+
+    number: int
+    """Its session id."""
+    first_sqn: int | None = None
+    """It wants no earlier messages; None: all that it has not acknowledged."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredSource:
     """A source that advertises Stores, and the session id of a receiver that wants it."""
@@ -73,7 +82,7 @@ class StoreRegistration:
     def __init__(
         self,
         subscription: Subscription,
-        session_id: int,
+        session: ReceiverSession,
         source: StoredSource,
         selector: selectors.BaseSelector,
         on_start: Callable[[StoreRegistration, int], None],
@@ -83,7 +92,12 @@ class StoreRegistration:
         self.subscription = subscription
         self.source = source
         self.side = ReceiverSide(
-            source.topic, session_id, source.transport, source.topic_index, source.stores
+            source.topic,
+            session.number,
+            source.transport,
+            source.topic_index,
+            source.stores,
+            session.first_sqn,
         )
         self.is_open = True
         self.wanted_sqn: int | None = None
@@ -269,16 +283,16 @@ class StoreRegistrations:
         self._registrations: dict[tuple[Subscription, str], StoreRegistration] = {}
         self._by_name: dict[tuple[Subscription, str], StoreRegistration] = {}
         """Also by the names that the sources had before they restarted."""
-        self._session_ids: dict[Subscription, int] = {}
+        self._sessions: dict[Subscription, ReceiverSession] = {}
         self._ending: list[_Ending] = []
         self._is_running = False
         self._due_ns = 0
 
     # Any thread
 
-    def add_receiver(self, subscription: Subscription, session_id: int) -> None:
+    def add_receiver(self, subscription: Subscription, session: ReceiverSession) -> None:
         """Register a receiver from now on at the Stores of its sources."""
-        self._session_ids[subscription] = session_id
+        self._sessions[subscription] = session
 
     def find(self, subscription: Subscription, name: str) -> StoreRegistration | None:
         """Return the registration for a source."""
@@ -295,7 +309,7 @@ class StoreRegistrations:
         """Return a function that returns true for a receiver which gets the found source through a registration."""
 
         def takes(subscription: Subscription, config: Any) -> bool:
-            if not stores or subscription not in self._session_ids:
+            if not stores or subscription not in self._sessions:
                 return False
             name = transport_name(address)
             identity = ffi.new("um_session_id *", config.id)
@@ -319,7 +333,7 @@ class StoreRegistrations:
 
     def remove_receiver(self, subscription: Subscription) -> None:
         """Send the last acknowledgements of a receiver that is being closed, and end its registrations."""
-        if self._session_ids.pop(subscription, None) is None or not self._is_running:
+        if self._sessions.pop(subscription, None) is None or not self._is_running:
             return
         done = threading.Event()
         self._streams.loop.submit(partial(self._remove, subscription, done))
@@ -330,9 +344,9 @@ class StoreRegistrations:
     def _register(
         self, subscription: Subscription, source: StoredSource, selector: selectors.BaseSelector
     ) -> None:
-        session_id = self._session_ids.get(subscription)
+        session = self._sessions.get(subscription)
         key = subscription, source.name
-        if session_id is None or len(self._by_name) >= REGISTRATIONS_MAX:
+        if session is None or len(self._by_name) >= REGISTRATIONS_MAX:
             return
         known = self._by_name.get(key)
         if known is not None:
@@ -341,7 +355,7 @@ class StoreRegistrations:
             return
         keys, counters = self._engine.keyring, self._streams.counters
         registration = StoreRegistration(
-            subscription, session_id, source, selector, self._on_start, keys, counters
+            subscription, session, source, selector, self._on_start, keys, counters
         )
         self._registrations[key] = self._by_name[key] = registration
         registration.run(time.monotonic_ns())
@@ -425,4 +439,4 @@ class StoreRegistrations:
                 one.done.set()
 
 
-__all__ = ["REGISTRATIONS_MAX", "StoreRegistration", "StoreRegistrations", "StoredSource"]
+__all__ = ["REGISTRATIONS_MAX", "ReceiverSession", "StoreRegistration", "StoreRegistrations", "StoredSource"]
