@@ -36,7 +36,8 @@ from tests.sim.sim_run import (
     scripted,
     storm,
 )
-from umstack.analysis.losses import Thresholds, recovery_latency
+from umstack.analysis.incidents import Thresholds
+from umstack.analysis.losses import recovery_latency
 from umstack.analysis.tables import Tables, tables_of
 from umstack.capture import decode
 from umstack.facts.facts import Facts, facts_of, facts_of_packets
@@ -209,7 +210,7 @@ def test_recovery_latency_is_exact(seen: Seen, kind: str, end: str) -> None:
     lost: dict[tuple[Key, str], list[Loss]] = defaultdict(list)
     for (key, receiver, _), loss in seen.losses(kind).items():
         lost[key, receiver].append(loss)
-    found = {(session_of(row), row["receiver"]): row for row in rows(recovery_latency(frame))}
+    found = {(session_of(row), row["receiver"]): row for row in rows(recovery_latency([frame]))}
     assert len(lost) >= 3
     for key, all_of_it in lost.items():
         row = found[key]

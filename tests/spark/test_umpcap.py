@@ -84,7 +84,7 @@ def test_facts_by_windows_add_up(source: Any, truth: Truth) -> None:
     assert len(windows) > 2
     assert Facts.merged(windows.values()).equals(whole)
     for begin_ns, facts in windows.items():
-        times = facts.rare["time_ns"]
+        times = facts.frame("rare")["time_ns"]
         assert begin_ns % 50_000_000 == 0
         assert times.is_between(begin_ns, begin_ns + 50_000_000, closed="left").all()
 

@@ -17,8 +17,8 @@ import polars as pl
 
 from tests.story import MS, PUBLISHER, RECEIVERS, US, WRAP, Story, message
 from tests.unit.vendor_capture import vendor_capture
-from umstack.analysis.losses import rare
 from umstack.analysis.numbering import Numbered, Seen
+from umstack.analysis.rare_rows import RareSlices
 from umstack.analysis.stalls import paused_ns
 from umstack.analysis.tables import tables_of
 from umstack.analysis.traffic import bursts
@@ -60,7 +60,7 @@ def numbered(story: Story) -> tuple[list[int], list[int]]:
     """The unwrapped numbers that were sent, and those that were asked for."""
     whole = Numbered.of(story.facts())
     [sent] = whole.everything
-    return sent.sqns.tolist(), rare(whole.facts, whole.known).naks["sqn"].sort().to_list()
+    return sent.sqns.tolist(), RareSlices.of(whole.facts, whole.known).whole().naks["sqn"].sort().to_list()
 
 
 def test_a_session_that_starts_at_zero_is_not_a_turn_too_high() -> None:

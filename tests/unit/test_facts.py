@@ -118,7 +118,7 @@ def test_every_frame_has_the_schema_that_is_documented(truth: Truth) -> None:
     for name in FACTS:
         if name == "sends":
             continue
-        frame_of_it = getattr(facts, name)
+        frame_of_it = facts.frame(name)
         assert frame_of_it.schema == frame_schema(name)
         for field in FACTS[name]:
             assert field.metadata[b"comment"]

@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from umstack.analysis.losses import Rare
 from umstack.analysis.numbering import Numbers, Seen, Session
+from umstack.analysis.rare_rows import RareSlices
+from umstack.facts.kinds import SESSION
 
 _PERIODS = 32
 """Number of periods in which the offset is estimated separately if the clocks drift."""
@@ -64,20 +65,19 @@ Clocks = dict[tuple[Session, str], Clock]
 """By session and point."""
 
 
-def on_one_clock(everything: list[Seen], rows: Rare) -> tuple[list[Seen], Rare, Clocks]:
+def on_one_clock(everything: list[Seen], slices: RareSlices) -> tuple[list[Seen], RareSlices, Clocks]:
     """Return the datagrams and rare packets with corrected times, and the clocks that could be compared."""
-    clocks = {(clock.session, clock.point): clock for clock in _clocks(everything, rows)}
+    clocks = {(clock.session, clock.point): clock for clock in _clocks(everything, slices)}
     wrong = {key: clock for key, clock in clocks.items() if clock.is_corrected}
     if not wrong:
-        return everything, rows, clocks
+        return everything, slices, clocks
     seen = [
         replace(one, times_ns=wrong[one.session, one.point].corrected(one.times_ns))
         if (one.session, one.point) in wrong
         else one
         for one in everything
     ]
-    parts = ("naks", "ignored", "repairs", "refusals")
-    return seen, Rare(*(shifted(getattr(rows, part), clocks) for part in parts)), clocks
+    return seen, slices.changed(lambda rows: shifted(rows, clocks)), clocks
 
 
 def shifted(rows: pl.DataFrame, clocks: Clocks, columns: tuple[str, ...] = ("time_ns",)) -> pl.DataFrame:
@@ -96,27 +96,36 @@ def shifted(rows: pl.DataFrame, clocks: Clocks, columns: tuple[str, ...] = ("tim
     return rows
 
 
-def _clocks(everything: list[Seen], rows: Rare) -> Iterator[Clock]:
+def _clocks(everything: list[Seen], slices: RareSlices) -> Iterator[Clock]:
     sessions: dict[Session, dict[str, list[Seen]]] = {}
     for one in everything:
         if len(one):
             sessions.setdefault(one.session, {}).setdefault(one.point, []).append(one)
+    pairs = []
     for session, points in sessions.items():
-        if len(points) < 2:
-            continue
-        naks = rows.naks.filter(publisher=session[0], session_id=session[1])
         reference = min(points, key=lambda point: (-sum(map(len, points[point])), point))
-        for point in sorted(points.keys() - {reference}):
-            clock = _clock(session, (reference, points[reference]), (point, points[point]), naks)
-            if clock is not None:
-                yield clock
+        pairs += [(session, reference, point) for point in sorted(points.keys() - {reference})]
+    up: list[list[tuple[Numbers, Numbers]]] = [[] for _ in pairs]
+    for rows in slices if pairs else ():
+        for found, (session, reference, point) in zip(up, pairs, strict=True):
+            naks = rows.naks.filter(**dict(zip(SESSION, session, strict=True)))
+            found.append(_up(naks, reference, point))
+    for found, (session, reference, point) in zip(up, pairs, strict=True):
+        own = sessions[session]
+        up_ns, up_at = (np.concatenate(one) for one in zip(*found, strict=True))
+        clock = _clock(session, (reference, own[reference]), (point, own[point]), up_ns, up_at)
+        if clock is not None:
+            yield clock
 
 
 def _clock(
-    session: Session, reference: tuple[str, list[Seen]], other: tuple[str, list[Seen]], naks: pl.DataFrame
+    session: Session,
+    reference: tuple[str, list[Seen]],
+    other: tuple[str, list[Seen]],
+    up_ns: Numbers,
+    up_at: Numbers,
 ) -> Clock | None:
-    # The few NAKs come first: without any, the many datagrams need not be compared.
-    up_ns, up_at = _up(naks, reference[0], other[0])
+    # Without NAKs, the many datagrams need not be compared.
     if not len(up_ns):
         return None
     down_ns, down_at = _down(reference[1], other[1])

@@ -1,15 +1,16 @@
-"""Losses, incidents, recovery, NAK storms and retransmissions, from facts. docs/analysis.md defines each."""
+"""Losses, recovery, NAK storms and retransmissions, from facts. docs/analysis.md defines each."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 import polars as pl
 
-from umstack.analysis.numbering import Reference, Seen, Session, sent_times, unwrapped
+from umstack.analysis.numbering import Seen, sent_times
+from umstack.analysis.rare_rows import Rare
 from umstack.capture.reading.schema import LBTRU
-from umstack.facts.facts import Facts
-from umstack.facts.kinds import NAK, NCF, RETRANSMISSION, SESSION
+from umstack.facts.kinds import SESSION
+from umstack.facts.row_pile import RowPile
 
 MS = 1_000_000
 _SQN = (*SESSION, "sqn")
@@ -18,48 +19,8 @@ _RECEIVER = (*SESSION, "receiver")
 STORM_NS = 100 * MS
 STORM_REQUESTS, STORM_NAKS = 100, 10
 """Minimum NAKs per tenth of a second in a storm: fewer are normal recovery."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rare:
-    """NAKs, NCFs and retransmissions with unwrapped sequence numbers, one row per number.
-
-    `copy` is the receiver that sent the datagram or was sent it (LBT-RU); "" for a multicast group.
-    """
-
-    naks: pl.DataFrame
-    ignored: pl.DataFrame
-    repairs: pl.DataFrame
-    refusals: pl.DataFrame
-    """Refused sequence numbers, with the reason in lower case."""
-
-
-def rare(facts: Facts, known: dict[Session, Reference]) -> Rare:
-    """Return the rows of facts, unwrapped with the references."""
-    rows = facts.rare.join(
-        unicast_sessions(facts), list(SESSION), "left", maintain_order="left"
-    ).with_columns(copy=pl.when("is_unicast").then("receiver").otherwise(pl.lit("")))
-    rows = rows.drop("is_unicast")
-    lists = rows.filter(pl.col("kind").is_in([NAK, NCF])).filter(pl.col("sqns").list.len() > 0)
-    listed = lists.drop("sqn").explode("sqns").rename({"sqns": "sqn"})
-    listed = unwrapped(listed, known)
-    reason = pl.col("ncf_reason").str.to_lowercase()
-    again = rows.filter(pl.col("kind") == RETRANSMISSION).drop("sqns")
-    # A number in a truncated packet stays unknown.
-    numbered = again.filter(pl.col("sqn").is_not_null())
-    repairs = pl.concat([unwrapped(numbered, known), again.filter(pl.col("sqn").is_null())])
-    return Rare(
-        naks=listed.filter(pl.col("kind") == NAK),
-        ignored=listed.filter((pl.col("kind") == NCF) & (reason == "ignored")),
-        repairs=repairs,
-        refusals=listed.filter(pl.col("kind") == NCF).with_columns(ncf_reason=reason),
-    )
-
-
-def unicast_sessions(facts: Facts) -> pl.DataFrame:
-    """Return the sessions of LBT-RU, with a column `is_unicast` that is true."""
-    found = facts.counts.filter(pl.col("transport") == LBTRU).select(SESSION).unique()
-    return found.with_columns(is_unicast=pl.lit(True))
+_STORM_WINDOWS = 64
+"""Windows whose NAKs are counted together."""
 
 
 REASONS = {
@@ -82,11 +43,40 @@ def _of_sent(naks: pl.DataFrame, everything: list[Seen]) -> pl.DataFrame:
     return naks
 
 
-def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
+def losses(slices: Iterable[Rare], everything: list[Seen]) -> pl.DataFrame:
     """Return one row per session, receiver and lost sequence number."""
+    lost = Losses()
+    waits = retries(slices, everything)
+    for rows in slices:
+        lost.add(losses_of(rows, everything, waits))
+    return lost.frame()
+
+
+class Losses:
+    """Collects the losses of slices."""
+
+    def __init__(self) -> None:
+        """Start without losses."""
+        self._rows = RowPile()
+
+    def add(self, lost: pl.DataFrame) -> None:
+        """Add the losses of the next slice, from `losses_of`."""
+        self._rows.add_by(lost, *map(pl.col, SESSION), pl.col("receiver").fill_null(""))
+
+    def __iter__(self) -> Iterator[pl.DataFrame]:
+        """Yield the losses in order, all losses of a receiver together."""
+        return self._rows.slices()
+
+    def frame(self) -> pl.DataFrame:
+        """Return all losses in order. Many of them are mapped from a file."""
+        return self._rows.frame()
+
+
+def _judged_naks(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
+    """Return the NAKs for each loss. One point, that with the most of them, judges a loss, because the clocks of two
+    points differ."""
     time = pl.col("time_ns")
-    # One point, that with the most NAKs, judges a loss, because the clocks of two points differ.
-    nak_rows = (
+    return (
         _of_sent(rows.naks, everything)
         .group_by(*_RECEIVER, "copy", "sqn", "point")
         .agg(nak_ns=time.min(), last_nak_ns=time.max(), naks=pl.len().cast(pl.Int64), nak_times=time.sort())
@@ -94,6 +84,12 @@ def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
         .unique([*_RECEIVER, "copy", "sqn"], keep="first", maintain_order=True)
         .rename({"point": "judge"})
     )
+
+
+def losses_of(rows: Rare, everything: list[Seen], waits: pl.DataFrame) -> pl.DataFrame:
+    """Return the losses of one slice in order; `waits` are those of `retries`."""
+    time = pl.col("time_ns")
+    nak_rows = _judged_naks(rows, everything)
     ignored = rows.ignored.group_by(*_COPY, "sqn").agg(ignored_ns=time.max())
     again = rows.repairs.select(*_COPY, "sqn", "time_ns", "point")
     copy, loss = [*_COPY, "sqn"], [*_RECEIVER, "copy", "sqn"]
@@ -103,7 +99,7 @@ def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
         nak_rows.join(again, copy, "left")
         .filter(is_own | ~is_own.any().over(loss))
         .join(ignored, copy, "left")
-        .join(_retries(nak_rows), list(_RECEIVER), "left")
+        .join(waits, list(_RECEIVER), "left")
         .group_by(*_RECEIVER, "sqn", "nak_ns", "naks", "nak_times", "retry_ns", "active_ns")
         .agg(
             final=time.filter(time >= pl.col("last_nak_ns")).min(),
@@ -132,11 +128,14 @@ def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
     )
 
 
-def _retries(nak_rows: pl.DataFrame) -> pl.DataFrame:
+def retries(slices: Iterable[Rare], everything: list[Seen]) -> pl.DataFrame:
     """Return by receiver the longest time between two NAKs for one number, and the time of its last NAK of all."""
-    return nak_rows.group_by(*_RECEIVER).agg(
-        retry_ns=pl.col("nak_times").list.diff().list.max().max(), active_ns=pl.col("last_nak_ns").max()
-    )
+    step, last = pl.col("nak_times").list.diff().list.max().max(), pl.col("last_nak_ns").max()
+    parts = [
+        _judged_naks(rows, everything).group_by(*_RECEIVER).agg(retry_ns=step, active_ns=last)
+        for rows in slices
+    ]
+    return pl.concat(parts).group_by(*_RECEIVER).agg(pl.col("retry_ns", "active_ns").max())
 
 
 def _crossing() -> pl.Expr:
@@ -152,91 +151,6 @@ def _crossing() -> pl.Expr:
     is_soon = last_ns - answer <= answer - before_ns
     is_silent = pl.col("active_ns") - last_ns > pl.col("retry_ns")
     return pl.when(is_single & (is_soon | is_silent)).then(answer)
-
-
-@dataclass(frozen=True, slots=True)
-class Thresholds:
-    """Thresholds that separate incidents and their causes."""
-
-    quiet_ns: int = 50 * MS
-    """An incident ends after this long without a loss."""
-    burst_run: int = 4
-    """Minimum number of consecutive losses in a burst."""
-    connectivity_ns: int = 100 * MS
-    """If every datagram is lost for this long, it counts as a path outage."""
-    pause_ns: int = 100 * MS
-    """If no datagram follows for this long, the previous one counts as the last before a pause."""
-
-
-def incidents(
-    lost: pl.DataFrame,
-    known_sessions: pl.DataFrame,
-    everything: list[Seen],
-    thresholds: Thresholds | None = None,
-) -> pl.DataFrame:
-    """Return one row per incident: session, receiver, span, sequence numbers, number of losses, and cause."""
-    limits = thresholds or Thresholds()
-    receiver, at = list(_RECEIVER), pl.col("lost_ns")
-    starts = (at - at.shift().over(receiver) > limits.quiet_ns).fill_null(False)
-    parts = (
-        lost.sort(*receiver, "lost_ns", "sqn", nulls_last=False)
-        .with_columns(incident=starts.cast(pl.Int64).cum_sum().over(receiver))
-        .sort(*receiver, "sqn")
-        .with_columns(run=pl.col("sqn") - pl.int_range(pl.len()).over(receiver))
-    )
-    runs = parts.group_by(*receiver, "incident", "run").agg(
-        start_ns=at.min(),
-        end_ns=at.max(),
-        first_sqn=pl.col("sqn").min(),
-        last_sqn=pl.col("sqn").max(),
-        lost=pl.len().cast(pl.Int64),
-        unrepaired=pl.col("repaired_ns").is_null().sum().cast(pl.Int64),
-        run_ns=at.max() - at.min(),
-    )
-    many = pl.col("lost")
-    whole = [*receiver, "incident"]
-    is_burst = many >= limits.burst_run
-    # A burst among sporadic losses is an incident with its own cause.
-    apart = is_burst & (2 * many.filter(is_burst).sum().over(whole) < many.sum().over(whole))
-    split = runs.with_columns(burst=pl.when(apart).then("run"))
-    merged = split.group_by(*whole, "burst").agg(
-        pl.col("start_ns").min(),
-        pl.col("end_ns").max(),
-        pl.col("first_sqn").min(),
-        pl.col("last_sqn").max(),
-        many.sum().alias("lost"),
-        pl.col("unrepaired").sum(),
-        longest_run=many.max(),
-        longest_run_ns=pl.col("run_ns").max(),
-        in_bursts=many.filter(many >= limits.burst_run).sum(),
-    )
-    ends = known_sessions.group_by(*SESSION).agg(
-        session_first_sqn=pl.col("first_sqn").min(), session_last_sqn=pl.col("last_sqn").max()
-    )
-    followers = merged.select(*SESSION, sqn=pl.col("last_sqn") + 1)
-    after = sent_times(everything, followers).select(
-        *SESSION, last_sqn=pl.col("sqn") - 1, next_ns=pl.col("sent_ns")
-    )
-    paused = pl.col("next_ns") - pl.col("end_ns") >= limits.pause_ns
-    is_last = pl.coalesce(paused, pl.col("last_sqn") >= pl.col("session_last_sqn"), pl.lit(False))
-    cause = (
-        pl.when(pl.col("longest_run_ns") >= limits.connectivity_ns)
-        .then(pl.lit("connectivity"))
-        .when(pl.col("first_sqn") <= pl.col("session_first_sqn"))
-        .then(pl.lit("head"))
-        .when(is_last)
-        .then(pl.lit("tail"))
-        .when(2 * pl.col("in_bursts") >= pl.col("lost"))
-        .then(pl.lit("burst"))
-        .otherwise(pl.lit("sporadic"))
-    )
-    return (
-        merged.join(ends, list(SESSION), "left")
-        .join(after, [*SESSION, "last_sqn"], "left")
-        .with_columns(cause=cause)
-        .drop("incident", "burst", "in_bursts", "session_first_sqn", "session_last_sqn", "next_ns")
-        .sort(*receiver, "start_ns", "first_sqn")
-    )
 
 
 def percentiles(value: pl.Expr, prefix: str) -> list[pl.Expr]:
@@ -255,8 +169,10 @@ def request_ns() -> pl.Expr:
     return pl.when(pl.col("repaired_ns") >= pl.col("nak_ns")).then(pl.col("repaired_ns") - pl.col("nak_ns"))
 
 
-def asked(rows: Rare) -> pl.DataFrame:
-    """Return one row per NAK and number: session, receiver, number, and the waits before and after it.
+def asked(rows: Rare, best: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per NAK and number of a slice: session, receiver, number, and the waits before and after it.
+
+    The NAKs are those that the receiver's point of `best_points` saw.
 
     `wait_ns` is the time since the receiver's NAK before; null for the first. `ncf_reason` is the reason of the last
     NCF for the number before the NAK: the receiver may have waited its suppress interval, also if the NCF passed the
@@ -267,7 +183,7 @@ def asked(rows: Rare) -> pl.DataFrame:
     """
     key, time = [*_RECEIVER, "copy", "sqn"], pl.col("time_ns")
     seen = [*_COPY, "sqn", "point"]
-    own = _at_best_point(rows).select(*key, "point", "time_ns").unique().sort("time_ns")
+    own = _at(best, rows).select(*key, "point", "time_ns").unique().sort("time_ns")
     own = own.with_columns(before_ns=time.shift().over(key), nak_ns=time)
     answers = rows.refusals.select(*seen, "time_ns", "ncf_reason").sort("time_ns")
     # An NCF at the time of a NAK answers it: clocks of captures may be coarse.
@@ -308,24 +224,32 @@ def asked(rows: Rare) -> pl.DataFrame:
     )
 
 
-def _at_best_point(rows: Rare) -> pl.DataFrame:
-    """Return the NAKs of each receiver as the point saw them that saw the most of them."""
-    counts = rows.naks.group_by(*_RECEIVER, "point").agg(requests=pl.len())
-    best = (
-        counts.sort("requests", "point").group_by(*_RECEIVER, maintain_order=True).agg(pl.col("point").last())
-    )
+def best_points(slices: Iterable[Rare]) -> pl.DataFrame:
+    """Return for each receiver the point that saw the most of its NAKs."""
+    parts = [rows.naks.group_by(*_RECEIVER, "point").agg(requests=pl.len()) for rows in slices]
+    counts = pl.concat(parts).group_by(*_RECEIVER, "point").agg(pl.col("requests").sum())
+    ordered = counts.sort("requests", "point").group_by(*_RECEIVER, maintain_order=True)
+    return ordered.agg(pl.col("point").last())
+
+
+def _at(best: pl.DataFrame, rows: Rare) -> pl.DataFrame:
+    """Return the NAKs of each receiver as seen at its point of `best_points`."""
     return rows.naks.join(best, [*_RECEIVER, "point"], "semi")
 
 
-def recovery_latency(lost: pl.DataFrame) -> pl.DataFrame:
+def recovery_latency(lost: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Return one row per session and receiver: losses, how many were repaired, NAKs per loss, and times in
-    nanoseconds."""
-    timed = lost.filter(pl.col("receiver").is_not_null()).with_columns(
-        request_ns=request_ns(), recovery_ns=pl.col("repaired_ns") - pl.col("sent_ns")
-    )
-    return (
-        timed.group_by(*_RECEIVER)
-        .agg(
+    nanoseconds. `lost` are losses, all losses of a receiver together."""
+    parts = []
+    for rows in lost:
+        timed = rows.select(
+            *_RECEIVER,
+            "naks",
+            "repaired_ns",
+            request_ns=request_ns(),
+            recovery_ns=pl.col("repaired_ns") - pl.col("sent_ns"),
+        )
+        of_receivers = timed.group_by(*_RECEIVER).agg(
             lost=pl.len().cast(pl.Int64),
             repaired=pl.col("repaired_ns").count().cast(pl.Int64),
             naks=pl.col("naks").sum(),
@@ -334,19 +258,25 @@ def recovery_latency(lost: pl.DataFrame) -> pl.DataFrame:
             **{one.meta.output_name(): one for one in percentiles(pl.col("request_ns"), "request")},
             **{one.meta.output_name(): one for one in percentiles(pl.col("recovery_ns"), "recovery")},
         )
-        .sort(*_RECEIVER)
-    )
+        parts.append(of_receivers.filter(pl.col("receiver").is_not_null()))
+    return pl.concat(parts).sort(*_RECEIVER)
 
 
-def recovery_histogram(lost: pl.DataFrame, bins_per_decade: int = 10) -> pl.DataFrame:
-    """Return the number of losses by repair time in logarithmic bins (`from_ns`, `to_ns`), session and receiver."""
-    known = lost.filter(pl.col("receiver").is_not_null() & pl.col("repaired_ns").is_not_null())
-    waited = pl.max_horizontal(pl.col("repaired_ns") - pl.coalesce("sent_ns", "nak_ns"), pl.lit(1))
+def recovery_histogram(lost: Iterable[pl.DataFrame], bins_per_decade: int = 10) -> pl.DataFrame:
+    """Return the number of losses by repair time in logarithmic bins (`from_ns`, `to_ns`), session and receiver. `lost`
+    are losses, all losses of a receiver together."""
     step = 1.0 / bins_per_decade
-    return (
-        known.with_columns(bin=(waited.log10() * bins_per_decade).floor())
+    waited = pl.max_horizontal(pl.col("repaired_ns") - pl.coalesce("sent_ns", "nak_ns"), pl.lit(1))
+    is_known = pl.col("receiver").is_not_null() & pl.col("repaired_ns").is_not_null()
+    parts = [
+        rows.select(*_RECEIVER, bin=pl.when(is_known).then((waited.log10() * bins_per_decade).floor()))
         .group_by(*_RECEIVER, "bin")
         .agg(losses=pl.len().cast(pl.Int64))
+        for rows in lost
+    ]
+    return (
+        pl.concat(parts)
+        .filter(pl.col("bin").is_not_null())
         .select(
             *_RECEIVER,
             (10.0 ** (pl.col("bin") * step)).alias("from_ns"),
@@ -357,57 +287,82 @@ def recovery_histogram(lost: pl.DataFrame, bins_per_decade: int = 10) -> pl.Data
     )
 
 
-def nak_storms(rows: Rare) -> pl.DataFrame:
+def nak_storms(slices: Iterable[Rare], best: pl.DataFrame) -> pl.DataFrame:
     """Return one row per storm: its span, NAKs, numbers requested and requested again, and its receivers."""
-    # The numbers that a receiver requests at one instant count as one NAK.
-    nak_rows = (
-        _at_best_point(rows)
-        .unique([*_RECEIVER, "time_ns", "sqn"], maintain_order=True)
-        .with_columns(
-            window=pl.col("time_ns") // STORM_NS, place=pl.int_range(pl.len()).over(*_RECEIVER, "time_ns")
-        )
-    )
-    first = (pl.col("place") == 0).sum().cast(pl.Int64)
-    windows = nak_rows.group_by(*SESSION, "window").agg(requests=pl.len(), naks=first)
+    time = pl.col("time_ns")
+    key = [*SESSION, "window", "receiver"]
+    # The numbers that a receiver requests at one instant count as one NAK. They can be in several slices.
+    instants = RowPile()
+    parts = []
+    for rows in slices:
+        own = _requested(rows, best)
+        many = own.group_by(key).agg(requests=pl.len().cast(pl.Int64), start_ns=time.min(), end_ns=time.max())
+        parts.append(many)
+        once = own.select(*key, "time_ns").unique()
+        instants.add_by(once, *map(pl.col, SESSION), pl.col("window") // _STORM_WINDOWS)
+    naks = pl.concat(one.group_by(key).agg(naks=time.n_unique().cast(pl.Int64)) for one in instants.slices())
+    spans = [pl.col("start_ns").min(), pl.col("end_ns").max()]
+    by_window = pl.concat(parts).group_by(key).agg(pl.col("requests").sum(), *spans).join(naks, key)
+    windows = by_window.group_by(*SESSION, "window").agg(pl.col("requests", "naks").sum())
     stormy = windows.filter((pl.col("requests") >= STORM_REQUESTS) & (pl.col("naks") >= STORM_NAKS))
     island = pl.col("window") - pl.int_range(pl.len()).over(*SESSION)
     storms = stormy.sort(*SESSION, "window").select(*SESSION, "window", island.alias("storm"))
+    of_storm = [*SESSION, "storm", "receiver"]
+    of_window = by_window.join(storms, [*SESSION, "window"])
+    distinct = [of_window.select(*of_storm, distinct=pl.lit(0, pl.Int64)).clear()]
+    for rows in slices if len(storms) else ():
+        requested = _requested(rows, best).join(storms, [*SESSION, "window"]).group_by(of_storm)
+        distinct.append(requested.agg(distinct=pl.col("sqn").n_unique().cast(pl.Int64)))
+    numbers = pl.concat(distinct).group_by(of_storm).agg(pl.col("distinct").sum())
     by_receiver = (
-        nak_rows.join(storms, [*SESSION, "window"])
-        .group_by(*SESSION, "storm", "receiver")
-        .agg(
-            requests=pl.len().cast(pl.Int64),
-            naks=first,
-            distinct=pl.col("sqn").n_unique().cast(pl.Int64),
-            start_ns=pl.col("time_ns").min(),
-            end_ns=pl.col("time_ns").max(),
-        )
+        of_window.group_by(of_storm)
+        .agg(pl.col("requests", "naks").sum(), *spans)
+        .join(numbers, of_storm)
         .sort("requests", "receiver", descending=True)
     )
     total = pl.col("requests").sum()
     behind = pl.struct("receiver", "requests", share=pl.col("requests") / total)
     return (
         by_receiver.group_by(*SESSION, "storm", maintain_order=True)
-        .agg(
-            pl.col("start_ns").min(),
-            pl.col("end_ns").max(),
-            pl.col("naks").sum(),
-            total,
-            repeated=total - pl.col("distinct").sum(),
-            receivers=behind,
-        )
+        .agg(*spans, pl.col("naks").sum(), total, repeated=total - pl.col("distinct").sum(), receivers=behind)
         .drop("storm")
         .sort(*SESSION, "start_ns")
     )
 
 
-def repairs(rows: Rare, window_ns: int = 0) -> pl.DataFrame:
+def _requested(rows: Rare, best: pl.DataFrame) -> pl.DataFrame:
+    """Return the numbers that receivers requested in a slice, once for each instant, with the window of a storm."""
+    requested = _at(best, rows).select(*_RECEIVER, "time_ns", "sqn").unique()
+    return requested.with_columns(window=pl.col("time_ns") // STORM_NS)
+
+
+def repairs(slices: Iterable[Rare], window_ns: int = 0) -> pl.DataFrame:
     """Return one row per session and capture point: retransmissions, and how many of them no receiver can have needed.
 
     With `window_ns`, return one row per window of that length (column `window`), taking earlier windows into account.
     """
     key = ["point", *SESSION]
-    by = [*key, *windowed("time_ns", window_ns)]
+    whole = [*key, *([WINDOW] if window_ns else [])]
+    counted, refused = [], []
+    for rows in slices:
+        counted.append(_counted_repairs(rows, window_ns))
+        refused.append(_counted_refusals(rows, window_ns))
+    totals = pl.concat(counted).group_by(whole).agg(pl.exclude(whole).sum())
+    blind = pl.col("naks").sum().over(key) == 0
+    honest = totals.with_columns(
+        pl.when(~blind).then(pl.col(name)).alias(name)
+        for name in ("unrequested", "repeated", "useless_bytes")
+    )
+    # A copy of an NCF is sent to every receiver.
+    each = pl.concat(refused).group_by([*whole, "copy"]).agg(pl.col(name).sum() for name in REASONS.values())
+    refusals = each.group_by(whole).agg(pl.col(name).max() for name in REASONS.values())
+    reasons = [pl.col(name).fill_null(0) for name in REASONS.values()]
+    return honest.join(refusals, whole, "left").with_columns(reasons).sort(whole)
+
+
+def _counted_repairs(rows: Rare, window_ns: int) -> pl.DataFrame:
+    """Return the retransmissions of a slice by point and window."""
+    key = ["point", *SESSION]
     names = [*key, "copy", "sqn", "time_ns", "udp_bytes", "is_repair", "is_own"]
     again = rows.repairs.with_columns(is_repair=pl.lit(True), is_own=pl.lit(False)).select(names)
     nak_rows = rows.naks.with_columns(is_repair=pl.lit(False), udp_bytes=pl.lit(0, pl.Int64))
@@ -432,8 +387,7 @@ def repairs(rows: Rare, window_ns: int = 0) -> pl.DataFrame:
     )
     repeated = is_repair & pl.col("after_repair")
     unrequested = is_repair & (pl.col("naks_so_far") == 0) & ~repeated
-    blind = pl.col("naks").sum().over(key) == 0
-    counted = judged.group_by(by).agg(
+    return judged.group_by([*key, *windowed("time_ns", window_ns)]).agg(
         retransmissions=is_repair.sum().cast(pl.Int64),
         retransmitted_bytes=pl.col("udp_bytes").sum(),
         naks=pl.col("is_own").sum().cast(pl.Int64),
@@ -441,18 +395,14 @@ def repairs(rows: Rare, window_ns: int = 0) -> pl.DataFrame:
         repeated=repeated.sum().cast(pl.Int64),
         useless_bytes=pl.col("udp_bytes").filter(repeated | unrequested).sum(),
     )
-    honest = counted.with_columns(
-        pl.when(~blind).then(pl.col(name)).alias(name)
-        for name in ("unrequested", "repeated", "useless_bytes")
-    )
+
+
+def _counted_refusals(rows: Rare, window_ns: int) -> pl.DataFrame:
+    """Return the refused numbers of a slice by point, window, copy and reason."""
     reason = pl.col("ncf_reason")
     refused = [(reason == key).sum().cast(pl.Int64).alias(name) for key, name in REASONS.items()]
-    # A copy of an NCF is sent to every receiver.
-    each = rows.refusals.group_by([*by, "copy"]).agg(refused)
-    whole = [*key, *([WINDOW] if window_ns else [])]
-    refusals = each.group_by(whole).agg(pl.col(name).max() for name in REASONS.values())
-    reasons = [pl.col(name).fill_null(0) for name in REASONS.values()]
-    return honest.join(refusals, whole, "left").with_columns(reasons).sort(whole)
+    by = ["point", *SESSION, *windowed("time_ns", window_ns), "copy"]
+    return rows.refusals.group_by(by).agg(refused)
 
 
 WINDOW = "window"
@@ -467,36 +417,43 @@ def windowed(time: str, window_ns: int) -> list[pl.Expr]:
 _PAIR = (*SESSION, "from_point", "to_point")
 
 
-def lost_repairs(rows: Rare, counts: pl.DataFrame, ways: pl.DataFrame, window_ns: int = 0) -> pl.DataFrame:
+def lost_repairs(
+    slices: Iterable[Rare], counts: pl.DataFrame, ways: pl.DataFrame, window_ns: int = 0
+) -> pl.DataFrame:
     """Return one row per session and pair of points: retransmissions past the first and those `lost` before the second.
 
-    `counts` are those of the facts, on the clock of `rows`. `ways` contains the pairs in the direction of the datagrams
-    (from `traffic.latency`). A retransmission counts only if it passed the first point while the second was capturing
-    the session. With `window_ns`, return one row per window (`window`).
+    `counts` are those of the facts, on the clock of `slices`. `ways` contains the pairs in the direction of the
+    datagrams (from `traffic.latency`). A retransmission counts only if it passed the first point while the second was
+    capturing the session. With `window_ns`, return one row per window (`window`).
     """
     point = ["point", *_COPY]
     is_unicast = pl.col("transport") == LBTRU
     own = counts.with_columns(copy=pl.when(is_unicast).then("receiver").otherwise(pl.lit("")))
     spans = own.group_by(point).agg(pl.col("first_ns").min(), pl.col("last_ns").max())
-    again = rows.repairs.filter(pl.col("sqn").is_not_null())
     pairs = ways.select(_PAIR).unique()
-    passed = (
-        again.rename({"point": "from_point"})
-        .join(pairs, ["from_point", *SESSION])
-        .join(spans.rename({"point": "to_point"}), ["to_point", *_COPY])
-        .filter(pl.col("time_ns").is_between("first_ns", "last_ns"))
-        .group_by(*_PAIR, "copy", "sqn")
-        .agg(sent=pl.len().cast(pl.Int64), time_ns=pl.col("time_ns").max())
-    )
-    arrived = again.group_by(*point, "sqn").agg(arrived=pl.len().cast(pl.Int64)).rename({"point": "to_point"})
     missing = pl.max_horizontal(pl.col("sent") - pl.col("arrived").fill_null(0), pl.lit(0, pl.Int64))
-    by = [*_PAIR, *windowed("time_ns", window_ns)]
-    order = [*_PAIR, *([WINDOW] if window_ns else []), "retransmissions", "lost"]
+    parts = []
+    for rows in slices:
+        again = rows.repairs.filter(pl.col("sqn").is_not_null())
+        passed = (
+            again.rename({"point": "from_point"})
+            .join(pairs, ["from_point", *SESSION])
+            .join(spans.rename({"point": "to_point"}), ["to_point", *_COPY])
+            .filter(pl.col("time_ns").is_between("first_ns", "last_ns"))
+            .group_by(*_PAIR, "copy", "sqn")
+            .agg(sent=pl.len().cast(pl.Int64), time_ns=pl.col("time_ns").max())
+        )
+        arrived = again.group_by(*point, "sqn").agg(arrived=pl.len().cast(pl.Int64))
+        parts.append(
+            passed.join(arrived.rename({"point": "to_point"}), ["to_point", *_COPY, "sqn"], "left")
+            .group_by([*_PAIR, *windowed("time_ns", window_ns)])
+            .agg(retransmissions=pl.col("sent").sum(), lost=missing.sum())
+        )
+    order = [*_PAIR, *([WINDOW] if window_ns else [])]
     return (
-        passed.join(arrived, ["to_point", *_COPY, "sqn"], "left")
-        .group_by(by)
-        .agg(retransmissions=pl.col("sent").sum(), lost=missing.sum())
+        pl.concat(parts)
+        .group_by(order)
+        .agg(pl.col("retransmissions", "lost").sum())
         .filter(pl.col("lost") > 0)
-        .select(order)
-        .sort(order[:-2])
+        .sort(order)
     )

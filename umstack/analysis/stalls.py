@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import polars as pl
 
-from umstack.analysis.losses import MS, Rare
+from umstack.analysis.losses import MS
+from umstack.analysis.rare_rows import Rare
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import SESSION, STATUS
 from umstack.facts.sends import Sends, pieces_of, times_at
@@ -38,7 +41,7 @@ def paused_ns(sends: Sends) -> int:
     return sum(int(piece[piece > STALL_NS].sum()) for piece in steps)
 
 
-def stalls(facts: Facts, rows: Rare) -> pl.DataFrame:
+def stalls(facts: Facts, slices: Iterable[Rare]) -> pl.DataFrame:
     """Return one row per stall: a pause between two first sendings that ended when a receiver's loss was repaired.
 
     Only sessions with flow control have stalls. All times of a session are those of the capture point that saw most of
@@ -51,19 +54,20 @@ def stalls(facts: Facts, rows: Rare) -> pl.DataFrame:
         if session in paced and (session not in best or len(sends) > len(best[session][1])):
             best[session] = (point, sends)
     found = [pl.DataFrame(schema=STALLS)]
-    for (publisher, session_id), (point, sends) in best.items():
-        where = {"publisher": publisher, "session_id": session_id, "point": point}
-        waits = _waits(rows.naks.filter(**where), rows.repairs.filter(**where))
-        named = _ended_by(waits, sends).with_columns(
-            pl.lit(value).alias(name) for name, value in where.items()
-        )
-        found.append(named.select(pl.col(name).cast(kind) for name, kind in STALLS.items()))
-    return pl.concat(found)
+    for rows in slices if best else ():
+        for (publisher, session_id), (point, sends) in best.items():
+            where = {"publisher": publisher, "session_id": session_id, "point": point}
+            waits = _waits(rows.naks.filter(**where), rows.repairs.filter(**where))
+            named = _ended_by(waits, sends).with_columns(
+                pl.lit(value).alias(name) for name, value in where.items()
+            )
+            found.append(named.select(pl.col(name).cast(kind) for name, kind in STALLS.items()))
+    return _last_of_each(pl.concat(found))
 
 
 def _waits(naks: pl.DataFrame, repairs: pl.DataFrame) -> pl.DataFrame:
-    """Return the losses that were repaired after a NAK, in order of repair; `lost_repair_ns` is the time of the last
-    repair before the last NAK, which did not arrive."""
+    """Return the losses that were repaired after a NAK, in order of the time of repair. `lost_repair_ns` is the time of
+    the last repair before the last NAK, which did not arrive."""
     time, last = pl.col("time_ns"), pl.col("last_nak_ns")
     asked = naks.group_by("receiver", "copy", "sqn").agg(
         nak_ns=time.min(), naks=pl.len().cast(pl.Int64), last_nak_ns=time.max()
@@ -76,12 +80,19 @@ def _waits(naks: pl.DataFrame, repairs: pl.DataFrame) -> pl.DataFrame:
             repaired_ns=time.filter(time >= last).min(),
         )
         .filter(pl.col("repaired_ns").is_not_null())
-        .sort("repaired_ns", "sqn", "receiver", descending=[False, True, True])
+        .sort("repaired_ns")
     )
 
 
+def _last_of_each(found: pl.DataFrame) -> pl.DataFrame:
+    """Return each stall with the last repair before its end."""
+    stall = [*SESSION, "start_ns"]
+    last = found.sort("repaired_ns", "sqn", "receiver", descending=[False, True, True])
+    return last.unique(stall, keep="last", maintain_order=True).sort(stall)
+
+
 def _ended_by(waits: pl.DataFrame, sends: Sends) -> pl.DataFrame:
-    """Return the pauses that ended with these repairs, each with the last repair before its end."""
+    """Return the pauses that ended with these repairs, once for each repair."""
     repaired = waits["repaired_ns"].to_numpy()
     after = np.searchsorted(sends.times_ns, repaired)
     within = (after > 0) & (after < len(sends))
@@ -92,4 +103,4 @@ def _ended_by(waits: pl.DataFrame, sends: Sends) -> pl.DataFrame:
     paused = timed.with_columns(stall_ns=pl.col("end_ns") - pl.col("start_ns"))
     pause, idle = pl.col("stall_ns"), pl.col("end_ns") - pl.col("repaired_ns")
     resumed = idle <= pl.max_horizontal(pause // 10, pl.lit(_RESUMED_NS))
-    return paused.filter((pause > STALL_NS) & resumed).unique("start_ns", keep="last", maintain_order=True)
+    return paused.filter((pause > STALL_NS) & resumed)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
 import polars as pl
 
 from umstack.analysis.losses import request_ns
 from umstack.analysis.traffic import at_one_point
 from umstack.facts.kinds import SESSION
+from umstack.facts.row_pile import RowPile
 
 MS = 1_000_000
 _PEAK_NS = 100 * MS
@@ -23,20 +29,15 @@ lost at least as often as first sendings."""
 
 
 def suggestions(
-    lost: pl.DataFrame,
-    incidents: pl.DataFrame,
-    rated: pl.DataFrame,
-    unicast: pl.DataFrame,
-    asked: pl.DataFrame,
+    waits: Waits, incidents: pl.DataFrame, rated: pl.DataFrame, unicast: pl.DataFrame
 ) -> pl.DataFrame:
     """Return one row per session and option: the value to set, its unit, the reason, and the receivers it would have
     helped.
 
-    `unicast` contains the sessions of LBT-RU (`losses.unicast_sessions`), whose options have other names; `asked` the
-    NAKs and the waits before and after them (`losses.asked`).
+    `unicast` contains the sessions of LBT-RU (`rare_rows.unicast_sessions`), whose options have other names.
     """
     sent = at_one_point(rated)
-    known = _known(lost, incidents, asked, sent).join(unicast, list(SESSION), "left")
+    known = _known(waits, incidents, sent).join(unicast, list(SESSION), "left")
     some = pl.col("lost") > 0
     initial = _at_least_one(_ceil((pl.col("burst_ns") + pl.col("usual_trip_ns")) / MS))
     # Back-offs are drawn from half to one and a half times the interval; half of this value is the repair time.
@@ -204,53 +205,133 @@ def _receivers(condition: pl.Expr | None = None) -> pl.Expr:
     return who.drop_nulls().unique().sort()
 
 
-def _known(
-    lost: pl.DataFrame,
-    incidents: pl.DataFrame,
-    asked: pl.DataFrame,
-    sent: pl.DataFrame,
-) -> pl.DataFrame:
-    """Return one row per session with the inputs of all rules."""
-    key, trip, naks = list(SESSION), request_ns(), pl.col("naks")
-    loss = [*SESSION, "receiver", "sqn"]
-    open_still = pl.col("repaired_ns").is_null()
-    # A wait that includes a lost retransmission or a refused NAK is no time of the path.
-    of_first = asked.filter(pl.col("wait_ns").is_null()).group_by(loss).agg(pl.col("next_ncf_ns").min())
-    is_answered = (naks == 1) & (trip < pl.col("next_ncf_ns")).fill_null(True)
-    answered = pl.when(is_answered).then(trip)
-    # A recovery that took longer than those with one NAK lost a retransmission, too.
-    usual = answered.quantile(0.99, "equiprobable").over(key)
-    is_lost_again = ((naks > 1) & (trip > usual)).fill_null(False)
-    marked = lost.join(of_first, loss, "left").with_columns(is_lost_again=is_lost_again)
-    about = marked.group_by(key).agg(
-        lost_again=pl.col("is_lost_again").sum().cast(pl.Int64),
-        lost=pl.len().cast(pl.Int64),
-        asked_again=(naks > 1).sum().cast(pl.Int64),
-        repeats=pl.max_horizontal(naks - 1, pl.lit(0, pl.Int64)).sum(),
-        unrepaired=open_still.sum().cast(pl.Int64),
-        losing=_receivers(),
-        repeating=_receivers(naks > 1),
-        unrepairing=_receivers(open_still),
+class Waits:
+    """Collects how long receivers waited for each loss, slice by slice."""
+
+    def __init__(self) -> None:
+        """Start without losses."""
+        self._losses, self._repeats, self._retries = RowPile(), RowPile(), RowPile()
+
+    def add(self, lost: pl.DataFrame, asked: pl.DataFrame) -> None:
+        """Add the losses of a slice (`losses.losses_of`), and its NAKs with the waits before and after them
+        (`losses.asked`)."""
+        loss, naks, trip = [*SESSION, "receiver", "sqn"], pl.col("naks"), pl.col("trip_ns")
+        of_first = asked.filter(pl.col("wait_ns").is_null()).group_by(loss).agg(pl.col("next_ncf_ns").min())
+        # A wait that includes a lost retransmission or a refused NAK is no time of the path.
+        is_answered = (naks == 1) & (trip < pl.col("next_ncf_ns")).fill_null(True)
+        own = lost.with_columns(trip_ns=request_ns(), first_wait_ns=pl.col("nak_ns") - pl.col("sent_ns"))
+        timed = own.join(of_first, loss, "left").with_columns(answered_ns=pl.when(is_answered).then(trip))
+        is_open = pl.col("repaired_ns").is_null()
+        times = ("trip_ns", "answered_ns", "nak_ns", "first_wait_ns")
+        self._losses.add_by(
+            timed.select("receiver", "naks", *SESSION, *times, is_open=is_open),
+            *map(pl.col, SESSION),
+            pl.col("receiver").fill_null(""),
+        )
+        wait = pl.col("wait_ns")
+        is_backoff = wait.is_not_null() & pl.col("ncf_reason").is_null()
+        after_ncf = wait.is_not_null() & pl.col("ncf_reason").is_not_null()
+        repeats = asked.group_by(loss).agg(
+            refused_ns=wait.filter(is_backoff & pl.col("is_refused")).max(),
+            ncf_wait_ns=wait.filter(after_ncf).max(),
+            is_limited=(pl.col("ncf_reason") != "ignored").any(),
+        )
+        is_repeated = pl.any_horizontal(pl.col("refused_ns", "ncf_wait_ns").is_not_null(), "is_limited")
+        self._repeats.add(repeats.filter(is_repeated).drop("sqn"))
+        retried = timed.filter(naks > 1).select(*loss, "trip_ns")
+        retries = asked.filter(is_backoff).join(retried, loss).select(*SESSION, "wait_ns", "trip_ns")
+        self._retries.add(retries)
+
+    def of_sessions(self) -> pl.DataFrame:
+        """Return one row per session that lost something: its losses, and the usual times of its path."""
+        found = []
+        for session, receivers in groupby(self._losses.groups(), lambda group: group[0][:-1]):
+            found.append(_of_session(rows for _, rows in receivers))
+            found[-1] |= dict(zip(SESSION, session, strict=True))
+        return pl.DataFrame(found, _OF_SESSION)
+
+    def of_repeats(self) -> pl.DataFrame:
+        """Return one row per loss with a NAK that was refused or came after an NCF."""
+        return self._repeats.frame()
+
+    def of_retries(self) -> pl.DataFrame:
+        """Return the wait before each repeated NAK that no NCF delayed, and the time that its loss took."""
+        return self._retries.frame()
+
+
+_OF_SESSION: dict[str, Any] = {
+    "publisher": pl.String,
+    "session_id": pl.Int64,
+    **dict.fromkeys(("lost", "asked_again", "repeats", "unrepaired", "lost_again"), pl.Int64),
+    **dict.fromkeys(("losing", "repeating", "unrepairing"), pl.List(pl.String)),
+    "usual_ns": pl.Float64,
+    "longest_trip_ns": pl.Int64,
+    "repair_ns": pl.Int64,
+    "usual_trip_ns": pl.Float64,
+    "first_wait_ns": pl.Float64,
+}
+
+
+def _of_session(receivers: Iterable[pl.DataFrame]) -> dict[str, Any]:
+    """Return the values of one session's losses, given by receiver."""
+    trip, answered, naks = pl.col("trip_ns"), pl.col("answered_ns"), pl.col("naks")
+    totals: Counter[str] = Counter()
+    usual_trips, named = [], {name: list[str]() for name in ("losing", "repeating", "unrepairing")}
+    trips, first_waits, repeated = [], [], []
+    for rows in receivers:
+        [found] = rows.select(
+            lost=pl.len().cast(pl.Int64),
+            asked_again=(naks > 1).sum().cast(pl.Int64),
+            repeats=pl.max_horizontal(naks - 1, pl.lit(0, pl.Int64)).sum(),
+            unrepaired=pl.col("is_open").sum().cast(pl.Int64),
+        ).to_dicts()
+        totals.update(found)
+        usual_trips.append(
+            rows.select(pl.coalesce(one.quantile(0.5, "equiprobable") for one in (answered, trip)))
+        )
+        if (receiver := rows["receiver"][0]) is not None:
+            counts = ("lost", "asked_again", "unrepaired")
+            for those, count in zip(named.values(), counts, strict=True):
+                those += [receiver] if found[count] else []
+        trips.append(rows.select("trip_ns", "answered_ns"))
+        by_nak = rows.select("nak_ns", "first_wait_ns").group_by("nak_ns").agg(pl.col("first_wait_ns").min())
+        first_waits.append(by_nak["first_wait_ns"])
+        repeated.append(rows.select("naks", "trip_ns").filter(naks > 1)["trip_ns"])
+    of_all = pl.concat(trips)
+    [usual] = of_all.select(
+        usual_ns=answered.quantile(0.99, "equiprobable"),
         longest_trip_ns=pl.coalesce(answered.max(), trip.max()),
         # If receivers repeat every NAK before it can be answered, their usual wait is that of the path.
         repair_ns=pl.coalesce(
             answered.quantile(0.99, "equiprobable"), trip.quantile(0.5, "equiprobable")
         ).cast(pl.Int64),
-    )
+    ).to_dicts()
+    # A recovery that took longer than those with one NAK lost a retransmission, too.
+    again = pl.concat(repeated)
+    lost_again = 0 if usual["usual_ns"] is None else int((again > usual["usual_ns"]).sum())
+    return {
+        **totals,
+        **named,
+        **usual,
+        "lost_again": lost_again,
+        "usual_trip_ns": pl.concat(usual_trips).max().item(),
+        "first_wait_ns": pl.concat(first_waits).median(),
+    }
+
+
+def _known(waits: Waits, incidents: pl.DataFrame, sent: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per session with the inputs of all rules."""
+    key, trip = list(SESSION), pl.col("trip_ns")
     in_bursts = incidents.filter(pl.col("cause") == "burst")
     burst = in_bursts.group_by(key).agg(
         burst_ns=pl.col("longest_run_ns").max(), burst_lost=pl.col("lost").sum(), bursting=_receivers()
     )
-    usual_of_receiver = [one.quantile(0.5, "equiprobable") for one in (answered, trip)]
-    waits = (
-        marked.group_by(*key, "receiver")
-        .agg(usual_trip_ns=pl.coalesce(usual_of_receiver))
-        .group_by(key)
-        .agg(pl.col("usual_trip_ns").max())
-    )
-    whole = about
-    of_repeats = _repeat_waits(asked, marked.filter("is_lost_again"))
-    for more in (burst, waits, _first_waits(lost), of_repeats, _volumes(sent), _lossy_rates(in_bursts, sent)):
+    whole = waits.of_sessions()
+    longer = trip > pl.col("usual_ns")
+    retries = waits.of_retries().join(whole.select(*key, "usual_ns"), key).filter(longer)
+    retry = retries.group_by(key).agg(retry_wait_ns=pl.col("wait_ns").median())
+    repeats = _repeat_waits(waits.of_repeats())
+    for more in (burst, repeats, retry, _volumes(sent), _lossy_rates(in_bursts, sent)):
         whole = whole.join(more, key, "left")
     per_receiver = pl.col("lost") / pl.max_horizontal(pl.col("losing").list.len(), pl.lit(1))
     whole = whole.with_columns(loss_share=per_receiver / pl.col("datagrams"))
@@ -258,28 +339,11 @@ def _known(
     return whole.with_columns(pl.col(name).fill_null(0) for name in times)
 
 
-def _first_waits(lost: pl.DataFrame) -> pl.DataFrame:
-    """Return by session the usual time from a sending to the first NAK for it. A NAK for a burst waited for the last
-    datagram of it."""
-    asked = lost.with_columns(first_wait_ns=pl.col("nak_ns") - pl.col("sent_ns"))
-    by_nak = asked.group_by(*SESSION, "receiver", "nak_ns").agg(pl.col("first_wait_ns").min())
-    return by_nak.group_by(list(SESSION)).agg(pl.col("first_wait_ns").median())
-
-
-def _repeat_waits(asked: pl.DataFrame, lost_again: pl.DataFrame) -> pl.DataFrame:
-    """Return by session how long receivers usually waited before they repeated a NAK: before one that was refused, for
-    a lost retransmission, and at most for a number after its first NCF. Only the last contains a suppress interval."""
-    wait, loss = pl.col("wait_ns"), [*SESSION, "receiver", "sqn"]
-    is_backoff = wait.is_not_null() & pl.col("ncf_reason").is_null()
-    after_ncf = wait.is_not_null() & pl.col("ncf_reason").is_not_null()
-    retries = asked.filter(is_backoff).join(lost_again, loss, "semi")
-    of_losses = asked.group_by(loss).agg(
-        refused_ns=wait.filter(is_backoff & pl.col("is_refused")).max(),
-        ncf_wait_ns=wait.filter(after_ncf).max(),
-        is_limited=(pl.col("ncf_reason") != "ignored").any(),
-    )
+def _repeat_waits(repeats: pl.DataFrame) -> pl.DataFrame:
+    """Return by session how long receivers usually waited before they repeated a NAK that was refused, and at most for
+    a number after its first NCF. Only the latter contains a suppress interval."""
     refused, suppressed = pl.col("refused_ns"), pl.col("ncf_wait_ns")
-    usual = of_losses.group_by(list(SESSION)).agg(
+    return repeats.group_by(list(SESSION)).agg(
         refused_wait_ns=refused.quantile(0.5, "equiprobable"),
         refused=refused.count().cast(pl.Int64),
         refusing=_receivers(refused.is_not_null()),
@@ -288,7 +352,6 @@ def _repeat_waits(asked: pl.DataFrame, lost_again: pl.DataFrame) -> pl.DataFrame
         suppressing=_receivers(suppressed.is_not_null()),
         is_limited=pl.col("is_limited").any(),
     )
-    return usual.join(retries.group_by(list(SESSION)).agg(retry_wait_ns=wait.median()), list(SESSION), "left")
 
 
 def _with_window(known: pl.DataFrame, sent: pl.DataFrame) -> pl.DataFrame:

@@ -7,12 +7,15 @@ from collections.abc import Iterable, Mapping
 import polars as pl
 
 from umstack.analysis import clients, clocks, losses, numbering, once, recoveries, stores, traffic
+from umstack.analysis.incidents import incidents
+from umstack.analysis.rare_rows import RareSlices, unicast_sessions
 from umstack.analysis.stalls import stalls
-from umstack.analysis.suggestions import suggestions
+from umstack.analysis.suggestions import Waits, suggestions
 from umstack.capture.reading.notes import with_count
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import NOTE
 from umstack.facts.points import points_in, renamed, short_names
+from umstack.facts.row_pile import in_slices
 from umstack.facts.sessions import renumbered, sessions_in, short_numbers, short_receivers
 
 Tables = dict[str, pl.DataFrame]
@@ -35,28 +38,33 @@ def tables_of_part(facts: Facts, mtu: int = 1500) -> Tables:
     sessions their numbers."""
     facts = facts.with_receivers(short_receivers(facts.receivers()))
     numbered = numbering.Numbered.of(facts)
-    captured = losses.rare(facts, numbered.known)
-    everything, rare, compared = clocks.on_one_clock(numbered.everything, captured)
+    captured = RareSlices.of(facts, numbered.known)
+    everything, slices, compared = clocks.on_one_clock(numbered.everything, captured)
     covered = numbering.coverage(everything)
     found = traffic.sessions(facts, covered)
-    lost = losses.losses(rare, everything)
+    retries, best = losses.retries(slices, everything), losses.best_points(slices)
+    lost, waits = losses.Losses(), Waits()
+    for rows in slices:
+        of_slice = losses.losses_of(rows, everything, retries)
+        lost.add(of_slice)
+        waits.add(of_slice, losses.asked(rows, best))
     rates, sizes = once.rates(facts), once.sizes(facts)
     made = {
         "topics": traffic.topics(facts),
         "sessions": found,
-        "losses": lost,
-        "repairs": losses.repairs(rare),
+        "losses": lost.frame(),
+        "repairs": losses.repairs(slices),
         "stalls": stalls(facts, captured),
         "recoveries": recoveries.recoveries(facts),
         "stores": stores.stores(facts),
         "coverage": covered,
-        "nak_storms": losses.nak_storms(rare),
+        "nak_storms": losses.nak_storms(slices, best),
         "rates": rates,
         "datagram_sizes": sizes,
         "clients": clients.clients(facts),
         "ip_fragments": facts.fragments,
         "remarks": _written_out(facts.remarks),
-        "incidents": losses.incidents(lost, found, everything),
+        "incidents": incidents(lost, found, everything),
         "gaps": numbering.gaps(everything, facts.runs),
         "recovery_latency": losses.recovery_latency(lost),
         "recovery_histogram": losses.recovery_histogram(lost),
@@ -69,11 +77,11 @@ def tables_of_part(facts: Facts, mtu: int = 1500) -> Tables:
     }
     made["client_totals"] = clients.totals(made["clients"])
     made["lost_repairs"] = losses.lost_repairs(
-        rare, clocks.shifted(facts.counts, compared, ("first_ns", "last_ns")), made["latency"]
+        slices, clocks.shifted(facts.counts, compared, ("first_ns", "last_ns")), made["latency"]
     )
-    unicast = losses.unicast_sessions(facts)
+    unicast = unicast_sessions(facts)
     steady = traffic.of_a_steady_clock(rates, numbered.everything)
-    made["suggestions"] = suggestions(lost, made["incidents"], steady, unicast, losses.asked(rare))
+    made["suggestions"] = suggestions(waits, made["incidents"], steady, unicast)
     return {name: _in_order(numbering.without_lives(table)) for name, table in made.items()}
 
 
@@ -103,4 +111,9 @@ def _written_out(remarks: pl.DataFrame) -> pl.DataFrame:
 
 def _in_order(table: pl.DataFrame) -> pl.DataFrame:
     key = [name for name in _ORDER if name in table.columns]
-    return table.sort(key, maintain_order=True)
+    return table if _is_in_order(table.select(key)) else table.sort(key, maintain_order=True)
+
+
+def _is_in_order(key: pl.DataFrame) -> bool:
+    """Return true if rows are in ascending order. A table of losses mostly is, and sorting would hold all of it."""
+    return all(part.equals(part.sort(part.columns)) for part in in_slices(key, overlap=1))

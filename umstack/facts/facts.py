@@ -4,14 +4,14 @@ Merging the facts of two parts of a capture, in any order, gives the facts of th
 rows are sorted. A part can be a file of a rotation, a split of a file, or the packets appended since the last run.
 Sequence numbers are 32-bit wire numbers; the facts `references` hold the numbers needed to unwrap them.
 
-Memory: one row per millisecond of a session, and one row per NAK, NCF and retransmission. Errors: `CaptureError` for
-files that cannot be read. No object here is shared by threads.
+Memory: one row per millisecond of a session. The rows of NAKs, NCFs and retransmissions can be in a file
+(`umstack.facts.row_pile`). Errors: `CaptureError` for files that cannot be read. No object here is shared by threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
@@ -41,6 +41,7 @@ from umstack.facts.labels import labelled
 from umstack.facts.packet_columns import note_status, select, sent_messages, stream_messages, topics
 from umstack.facts.points import points, points_in, renamed, series_of
 from umstack.facts.recovered import recovery_frames
+from umstack.facts.row_pile import RowPile
 from umstack.facts.runs import coalesced, passed_coalesced, passed_of, runs_of
 from umstack.facts.schema import FACTS, frame_schema, merges
 from umstack.facts.sends import Sends, SendsInPieces, Stream
@@ -58,6 +59,8 @@ from umstack.facts.tallied import copies_remark, tallied
 _MANY_PIECES = 128
 
 _KEY = ("point", "publisher", "session_id")
+_FRAMES = tuple(name for name in FACTS if name not in ("sends", "rare"))
+"""The frames that are held in memory. They grow with the milliseconds, not with the losses."""
 
 
 @dataclass(slots=True)
@@ -80,7 +83,8 @@ class Facts:
     references: pl.DataFrame = field(default_factory=lambda: _nothing("references"))
     leads: pl.DataFrame = field(default_factory=lambda: _nothing("leads"))
     """Leads of session messages, which reveal that the last datagrams before them are missing."""
-    rare: pl.DataFrame = field(default_factory=lambda: _nothing("rare"))
+    rare: RowPile = field(default_factory=lambda: RowPile.of(_nothing("rare")))
+    """In any order; `frame` returns them sorted."""
     recoveries: pl.DataFrame = field(default_factory=lambda: _nothing("recoveries"))
     stores: pl.DataFrame = field(default_factory=lambda: _nothing("stores"))
     endpoints: pl.DataFrame = field(default_factory=lambda: _nothing("endpoints"))
@@ -100,10 +104,18 @@ class Facts:
         return pieces.facts()
 
     def frames(self) -> Iterator[tuple[str, pl.DataFrame]]:
-        """Yield the name and rows of each frame."""
-        for one in fields(self):
-            if one.name not in ("packets", "sends"):
-                yield one.name, getattr(self, one.name)
+        """Yield the name and rows of each frame; those of `rare` in several parts if there are many."""
+        for name in _FRAMES:
+            yield name, getattr(self, name)
+        for rows in self.rare.slices():
+            yield "rare", rows
+
+    def frame(self, name: str) -> pl.DataFrame:
+        """Return the rows of a frame in order. Memory holds all of them."""
+        if name == "rare":
+            return _combined(name, self.rare.frame())
+        rows: pl.DataFrame = getattr(self, name)
+        return rows
 
     def points(self) -> set[str]:
         """Return all points of capture."""
@@ -115,12 +127,16 @@ class Facts:
 
     def renamed(self, names: Mapping[str, str], numbers: Mapping[Session, int]) -> Facts:
         """Return the facts with these names of points and numbers of sessions."""
-        frames = {name: renumbered(renamed(frame, names), numbers) for name, frame in self.frames()}
+
+        def change(rows: pl.DataFrame) -> pl.DataFrame:
+            return renumbered(renamed(rows, names), numbers)
+
+        frames = {name: change(getattr(self, name)) for name in _FRAMES}
         sends = {
             (names.get(point, point), publisher, numbers.get((publisher, number), number), receiver): rows
             for (point, publisher, number, receiver), rows in self.sends.items()
         }
-        return Facts(self.packets, sends, **frames)
+        return Facts(self.packets, sends, rare=self.rare.changed(change), **frames)
 
     def receivers(self) -> set[Receiver]:
         """Return all receivers of multicast sessions whose port is known."""
@@ -128,7 +144,8 @@ class Facts:
 
     def with_receivers(self, names: Mapping[Receiver, str]) -> Facts:
         """Return the facts with these names of receivers."""
-        return replace(self, counts=with_receivers(self.counts, names), rare=with_receivers(self.rare, names))
+        rare = self.rare.changed(lambda rows: with_receivers(rows, names))
+        return replace(self, counts=with_receivers(self.counts, names), rare=rare)
 
     def equals(self, other: Facts) -> bool:
         """Return true if all counts and rows are equal."""
@@ -136,7 +153,7 @@ class Facts:
             self.packets == other.packets
             and self.sends.keys() == other.sends.keys()
             and all(sends.equals(other.sends[stream]) for stream, sends in self.sends.items())
-            and all(frame.equals(getattr(other, name)) for name, frame in self.frames())
+            and all(self.frame(name).equals(other.frame(name)) for name in (*_FRAMES, "rare"))
         )
 
 
@@ -179,19 +196,25 @@ class Pieces:
     """Collects rows of facts and combines them into one frame per kind."""
 
     def __init__(self, *, spills: bool = False) -> None:
-        """Start without rows. If `spills`, the times of many first sendings are kept in files."""
+        """Start without rows. If `spills`, the times of many first sendings and many rows of `rare` are kept in
+        files."""
         self._spills = spills
         self.packets = 0
+        self._rare = RowPile(spills=spills)
+        self._rare.add(_nothing("rare"))
         self._of: dict[str, list[pl.DataFrame]] = {}
         self._sends: dict[Stream, SendsInPieces] = {}
 
     def add(self, name: str, rows: pl.DataFrame) -> None:
         """Add rows with the schema of `name`. Many pieces are combined, so memory does not grow with the batches."""
+        if name == "rare":
+            self._rare.add(rows)
+            return
         if not len(rows):
             return
         waiting = self._of.setdefault(name, [])
         waiting.append(rows)
-        if name != "rare" and len(waiting) >= _MANY_PIECES:
+        if len(waiting) >= _MANY_PIECES:
             self._of[name] = [_combined(name, pl.concat(waiting))]
 
     def add_sends(self, stream: Stream, sends: Sends) -> None:
@@ -205,18 +228,17 @@ class Pieces:
     def facts(self) -> Facts:
         """Return the facts of everything added."""
         frames = {
-            name: _combined(name, pl.concat([_nothing(name), *self._of.get(name, [])]))
-            for name in FACTS
-            if name != "sends"
+            name: _combined(name, pl.concat([_nothing(name), *self._of.get(name, [])])) for name in _FRAMES
         }
         sends = {stream: self._sends[stream].sends() for stream in sorted(self._sends)}
-        return Facts(self.packets, sends, **frames)
+        return Facts(self.packets, sends, rare=self._rare, **frames)
 
 
 def facts_of(sources: Sequence[str | Split], *, hardware_times: bool = False) -> Facts:
     """Return the facts of files, or splits of files. Each is decoded once; of identical files only one is read.
 
-    The times of first sendings, whose size grows with the captures, are kept in unnamed files in TMPDIR or /var/tmp.
+    The times of first sendings, whose size grows with the captures, and the rows of `rare`, which grow with the losses,
+    are kept in unnamed files in TMPDIR or /var/tmp.
     """
     doubles = copies([one for one in sources if isinstance(one, str)])
     counter = Counter(spills=True)
@@ -245,7 +267,8 @@ class Counter:
     """Counts packets while they are decoded. The facts are grouped by windows of time if `window_ns` is not 0."""
 
     def __init__(self, window_ns: int = 0, *, spills: bool = False) -> None:
-        """Start without packets. If `spills`, the times of many first sendings are kept in files."""
+        """Start without packets. If `spills`, the times of many first sendings and many rows of `rare` are kept in
+        files."""
         self._spills = spills
         self._window_ns = window_ns
         self._pieces: dict[int, Pieces] = {}

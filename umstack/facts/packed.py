@@ -72,7 +72,7 @@ def _rows(facts: Facts, window_ns: int) -> Iterator[_Row]:
     for name in FACTS:
         if name == "sends":
             continue
-        frame: pl.DataFrame = getattr(facts, name)
+        frame = facts.frame(name)
         if name not in OF_SESSIONS:
             if len(frame):
                 yield window_ns, *NO_SESSION, name, "", "", ipc(_arrow(name, frame))
@@ -100,7 +100,7 @@ def _sends(content: bytes) -> Sends:
 
 
 def unpacked(rows: Iterable[pa.Table | pa.RecordBatch], *, spills: bool = False) -> dict[int, Facts]:
-    """Return the facts of all rows together, by window. If `spills`, the times of many sendings are kept in files."""
+    """Return the facts of all rows together, by window. If `spills`, what grows with captures is kept in files."""
     pieces: dict[int, Pieces] = {}
     for table in rows:
         for row in table.to_pylist():

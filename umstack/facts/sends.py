@@ -162,7 +162,7 @@ class SendsInPieces:
             return
         if self._file is None:
             # The file lives as long as its mapping.
-            self._file = tempfile.TemporaryFile(prefix="umstack-facts-", dir=_folder())  # noqa: SIM115
+            self._file = tempfile.TemporaryFile(prefix="umstack-facts-", dir=large_files_folder())  # noqa: SIM115
         spilt: list[Sends] = []
         for piece in self._pieces:
             times = piece.times_ns
@@ -221,8 +221,8 @@ class _Spilt:
         return self.first_ns if at == 0 else self.last_ns
 
 
-def _folder() -> str | None:
-    """Return the folder of the file. It is not /tmp, which may be in memory."""
+def large_files_folder() -> str | None:
+    """Return the folder of unnamed files. It is not /tmp, which may be in memory."""
     return _LARGE_FILES if "TMPDIR" not in os.environ and os.access(_LARGE_FILES, os.W_OK) else None
 
 

@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from umstack.capture.reading.schema import LBTRM, LBTRU
+from umstack.facts.row_pile import in_slices
 
 BLOCK_BITS = 8
 """Bits of a block: 256 datagram numbers (LBT-RU, UM_TALLY_BLOCK_BITS of the core) or topic numbers (LBT-TCP)."""
@@ -101,7 +102,8 @@ def sessions_in(tables: Iterable[pl.DataFrame]) -> set[Session]:
     found: set[Session] = set()
     for table in tables:
         if _has_sessions(table):
-            found.update(table.select(_SESSION).unique().drop_nulls().rows())
+            for rows in in_slices(table.select(_SESSION)):
+                found.update(rows.unique().drop_nulls().rows())
     return found
 
 

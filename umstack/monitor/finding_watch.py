@@ -11,6 +11,8 @@ An incident or a storm that lasts longer than a window is reported window by win
 facts stay bounded. The time up to which each receiver was reported is stored. A window is reported
 (umstack.monitor.window_findings) when its incidents are complete; later arrivals for it are ignored. All of this state
 belongs to its batch: a batch that is repeated after a restart finds the state of the previous one and reports the same.
+
+One file, because the state of a batch, and what is reported from it, change together.
 """
 
 from __future__ import annotations
@@ -28,8 +30,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from umstack.analysis.clocks import Clocks, on_one_clock
-from umstack.analysis.losses import STORM_NS, Rare, Thresholds, incidents, losses, nak_storms, rare
+from umstack.analysis.incidents import Thresholds, incidents
+from umstack.analysis.losses import STORM_NS, best_points, losses, nak_storms
 from umstack.analysis.numbering import Numbered, without_lives
+from umstack.analysis.rare_rows import Rare, RareSlices
 from umstack.capture.reading.notes import with_count
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import DATA, NAK, NCF, NOTE, RETRANSMISSION, SESSION, SESSION_MESSAGE
@@ -192,15 +196,15 @@ class FindingWatch:
         if not kept:
             return {}
         whole = Numbered.of(Facts.merged(kept.values()))
-        everything, rows, clocks = on_one_clock(whole.everything, rare(whole.facts, whole.known))
-        whole = replace(whole, everything=everything)
+        everything, slices, clocks = on_one_clock(whole.everything, RareSlices.of(whole.facts, whole.known))
+        rows, whole = slices.whole(), replace(whole, everything=everything)
         sessions = _sessions(whole)
         for key, row in sessions.items():
             state.began[key] = min(state.began.get(key, row.first_ns), row.first_ns)
             if row.low is not None:
                 state.sent.add(key)
         reported: dict[str, pa.Table | None] = {}
-        lost = losses(rows, whole.everything) if len(rows.naks) or len(rows.repairs) else None
+        lost = losses([rows], whole.everything) if len(rows.naks) or len(rows.repairs) else None
         if lost is not None:
             reported[INCIDENTS] = self._incidents(whole, lost, sessions, state, watermark_ns)
         reported |= self._windows(kept, whole, rows, clocks, lost, sessions, state, watermark_ns)
@@ -309,7 +313,7 @@ class FindingWatch:
         if not len(lost):
             return None
         ends = _ends(sessions, state.began)
-        return Losses(lost, incidents(lost, ends, whole.everything, self.thresholds))
+        return Losses(lost, incidents([lost], ends, whole.everything, self.thresholds))
 
     def _windows(
         self,
@@ -368,7 +372,8 @@ class FindingWatch:
 
     def _storms(self, rows: Rare, state: _State, watermark_ns: int) -> pa.Table | None:
         nak_rows = _not_reported(rows.naks, pl.lit(_EVERYBODY), "time_ns", state.storms, watermark_ns)
-        found = nak_storms(Rare(nak_rows, rows.ignored, rows.repairs, rows.refusals))
+        pending = [replace(rows, naks=nak_rows)]
+        found = nak_storms(pending, best_points(pending))
         return self._to_report(found, state.storms, watermark_ns) if len(found) else None
 
     def _to_report(self, found: pl.DataFrame, reported: Reported, watermark_ns: int) -> pa.Table:

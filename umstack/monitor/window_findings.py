@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from umstack.analysis import clients, losses, numbering, once, recoveries, stores, traffic
 from umstack.analysis.clocks import Clocks, shifted
-from umstack.analysis.losses import WINDOW, Rare, windowed
+from umstack.analysis.losses import WINDOW, windowed
 from umstack.analysis.numbering import Numbered
-from umstack.analysis.suggestions import suggestions
+from umstack.analysis.rare_rows import Rare, unicast_sessions
+from umstack.analysis.suggestions import Waits, suggestions
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import SESSION
 from umstack.monitor import windows
@@ -89,7 +90,7 @@ def window_tables(
         return {}
     found |= _judged_by_more(whole, rare, clocks, found[_SESSIONS], found["clients"], span)
     if judged is not None:
-        found |= _recovered(of_window, judged, losses.asked(rare), span)
+        found |= _recovered(of_window, judged, losses.asked(rare, losses.best_points([rare])), span)
     found["topics"] = _named(found["topics"], names)
     before = span.low_ns - span.window_ns
     spans = found.pop(_SESSIONS)
@@ -162,9 +163,9 @@ def _judged_by_more(
     return {
         "clients": named_clients,
         "client_totals": clients.totals(named_clients, (WINDOW,)),
-        "repairs": losses.repairs(rare, window_ns).filter(span.holds(WINDOW)),
+        "repairs": losses.repairs([rare], window_ns).filter(span.holds(WINDOW)),
         "latency": traffic.latency(everything, clocks, window_ns).filter(span.holds(WINDOW)),
-        "lost_repairs": losses.lost_repairs(rare, counts, ways, window_ns).filter(span.holds(WINDOW)),
+        "lost_repairs": losses.lost_repairs([rare], counts, ways, window_ns).filter(span.holds(WINDOW)),
         "duplicates": twice.select(*_KEY, WINDOW, "datagrams", "distinct", "copies"),
         "gaps": missed.group_by(*_KEY, "receiver", "topic_index", *windowed("after_ns", window_ns)).agg(
             gaps=pl.len().cast(pl.Int64), missing=missing.sum(), longest=missing.max()
@@ -181,12 +182,14 @@ def _recovered(
     happened = judged.incidents.with_columns(windowed("start_ns", span.window_ns))
     for (at,), of_it in lost.partition_by(WINDOW, as_dict=True).items():
         own = of_it.drop(WINDOW)
-        waited = losses.recovery_latency(own)
+        waited = losses.recovery_latency([own])
         facts = of_window.get(at, Facts())
-        unicast = losses.unicast_sessions(facts)
+        unicast = unicast_sessions(facts)
         of_own = asked.join(own, [*SESSION, "receiver", "sqn"], "semi")
         incidents = happened.filter(pl.col(WINDOW) == at)
-        helps = suggestions(own, incidents, once.rates(facts), unicast, of_own)
+        own_waits = Waits()
+        own_waits.add(own, of_own)
+        helps = suggestions(own_waits, incidents, once.rates(facts), unicast)
         waits.append(waited.with_columns(pl.lit(at, pl.Int64).alias(WINDOW)))
         helping.append(helps.with_columns(pl.lit(at, pl.Int64).alias(WINDOW)))
     return {"recovery_latency": pl.concat(waits), "suggestions": pl.concat(helping)} if waits else {}

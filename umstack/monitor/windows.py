@@ -46,9 +46,10 @@ def traffic(window: Facts, mtu: int) -> pl.DataFrame:
     counted = pl.concat([counted, streams.select(counted.columns)])
     volume = once.rates(window).group_by(SESSION).agg(pl.col("bytes").sum()).with_columns(nobody)
     numbers = pl.col("sqns").list.len()
-    nak_rows = window.rare.filter(kind == NAK).group_by(_WHO).agg(requests=numbers.sum().cast(pl.Int64))
+    rare = window.frame("rare")
+    nak_rows = rare.filter(kind == NAK).group_by(_WHO).agg(requests=numbers.sum().cast(pl.Int64))
     # A copy of an NCF is sent to every receiver of LBT-RU.
-    refusals = window.rare.filter(kind == NCF).group_by(_WHO).agg(refused=numbers.sum().cast(pl.Int64))
+    refusals = rare.filter(kind == NCF).group_by(_WHO).agg(refused=numbers.sum().cast(pl.Int64))
     refused = refusals.group_by(SESSION).agg(pl.col("refused").max()).with_columns(nobody)
     nak_rows = nak_rows.join(refused, _WHO, "full", coalesce=True, nulls_equal=True)
     transports = window.counts.group_by(SESSION).agg(pl.col("transport").max())
@@ -82,7 +83,7 @@ def recovery(window: Facts) -> pl.DataFrame:
     A loss that is repaired in the next window counts as open.
     """
     number = [*SESSION, "sqn"]
-    rows = window.rare
+    rows = window.frame("rare")
     nak_rows = rows.filter(pl.col("kind") == NAK).drop("sqn").explode("sqns").rename({"sqns": "sqn"})
     nak_rows = (
         nak_rows.filter(pl.col("sqn").is_not_null()).group_by(number).agg(nak_ns=pl.col("time_ns").min())

@@ -6,13 +6,15 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from umstack.analysis.tables import Tables
 from umstack.analysis.traffic import at_one_point
-from umstack.facts.kinds import SESSION
+from umstack.facts.row_pile import in_slices
+from umstack.facts.sessions import sessions_in
 from umstack.report.summary import SUMMARISED, Row, Run, Summary, summary_of
 
 _PAUSE_NS = 1_000_000_000
@@ -28,7 +30,7 @@ def write_tables(folder: Path, tables: Tables) -> None:
     shutil.rmtree(folder / _PACKETS, ignore_errors=True)
     try:
         for name, table in tables.items():
-            _write(folder / name, arrow(table))
+            _write(folder / name, table)
     except OSError:
         # An incomplete set of tables is useless.
         for name in tables:
@@ -39,7 +41,7 @@ def write_tables(folder: Path, tables: Tables) -> None:
 def summarised(tables: Tables, captures: Sequence[str]) -> Summary:
     """Return the page's rows."""
     small = {name: arrow(tables[name]) for name in SUMMARISED}
-    runs = _runs(tables["rates"], tables["losses"])
+    runs = _runs(tables["rates"], tables["losses"].select("lost_ns", "repaired_ns"))
     return summary_of(small, _lost(tables["losses"]), runs, captures)
 
 
@@ -48,11 +50,13 @@ def arrow(table: pl.DataFrame) -> pa.Table:
     return table.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
-def _write(folder: Path, table: pa.Table) -> None:
+def _write(folder: Path, table: pl.DataFrame) -> None:
     """Write a table, replacing an older one."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    pq.write_table(table, folder / "part-00000.parquet")
+    with pq.ParquetWriter(folder / "part-00000.parquet", arrow(table.clear()).schema) as writer:
+        for rows in in_slices(table):
+            writer.write_table(arrow(rows))
 
 
 def _lost(losses: pl.DataFrame) -> Row:
@@ -60,11 +64,22 @@ def _lost(losses: pl.DataFrame) -> Row:
     return {
         "losses": len(losses),
         "repaired": int(losses["repaired_ns"].count()),
-        "datagrams": losses.select(*SESSION, "sqn").n_unique() if len(losses) else 0,
+        "datagrams": _distinct(losses),
         "naks": int(losses["naks"].sum()) if len(losses) else None,
         "repair_p50_ns": took_ns.quantile(0.5, "equiprobable"),
         "repair_p99_ns": took_ns.quantile(0.99, "equiprobable"),
     }
+
+
+def _distinct(losses: pl.DataFrame) -> int:
+    """Return the number of datagrams that any receiver lost."""
+    sessions = sessions_in([losses])
+    of_session = (
+        losses.lazy().filter(publisher=publisher, session_id=number).select("sqn").collect()["sqn"]
+        for publisher, number in sessions
+    )
+    # Sorting takes less memory than a set.
+    return sum(len(np.unique(sqns.to_numpy())) for sqns in of_session)
 
 
 def _runs(rates: pl.DataFrame, losses: pl.DataFrame) -> list[Run]:
