@@ -2,7 +2,6 @@
 
 #include "core/receiver/lost_repairs.h"
 #include "core/receiver/recovery_timing.h"
-#include "core/receiver/status_reports.h"
 
 /* A claimed number was given up: the position that is reported to the source may pass the claims (session_claims.h). */
 static void note_failed_claim(um_receiver_session *session, uint32_t sqn)
@@ -56,7 +55,8 @@ static bool has_opened_window(const um_receiver_session *session)
     const um_receiver_transport_counters *counters = &session->counters;
     uint64_t datagrams = session->next_sqn - session->status_sqn;
     uint64_t mean_bytes = counters->msgs_rcved > 0 ? counters->bytes_rcved / counters->msgs_rcved : 0;
-    return session->config.window_bytes != 0 && datagrams * mean_bytes >= um_status_reports_after_bytes(session);
+    return session->config.window_bytes != 0 &&
+           datagrams * mean_bytes >= um_receiver_session_report_after_bytes(session);
 }
 
 void um_gaps_on_recovered(um_receiver_session *session, um_loss *loss, bool retransmission, int64_t now_ns)

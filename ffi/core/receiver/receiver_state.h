@@ -241,4 +241,11 @@ static inline void um_receiver_session_send_control(um_receiver_session *session
     session->link->ops->send(session->link, session->config.id.source, &tx, 1);
 }
 
+/* Returns a quarter of the window last reported: the next status message must arrive before that window is used up. */
+static inline uint64_t um_receiver_session_report_after_bytes(const um_receiver_session *session)
+{
+    uint32_t window = session->config.window_bytes;
+    return (session->status_window_bytes < window ? session->status_window_bytes : window) / 4;
+}
+
 #endif

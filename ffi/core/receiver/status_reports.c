@@ -214,12 +214,6 @@ static void report(um_receiver_session *session, int64_t now_ns)
         send_status(session, 0, now_ns);
 }
 
-uint64_t um_status_reports_after_bytes(const um_receiver_session *session)
-{
-    uint32_t window = session->config.window_bytes;
-    return (session->status_window_bytes < window ? session->status_window_bytes : window) / 4;
-}
-
 static bool can_report(const um_receiver_session *session)
 {
     return session->config.window_bytes != 0 && !session->has_ended && um_connection_is_known(&session->connection);
@@ -232,7 +226,7 @@ void um_status_reports_after_batch(um_receiver_session *session, int64_t now_ns)
     if (um_status_reports_has_news(session))
         end_quiet(session, now_ns);
     bool is_window_used =
-        session->bytes_since_status >= um_status_reports_after_bytes(session) && !session->is_unlimited;
+        session->bytes_since_status >= um_receiver_session_report_after_bytes(session) && !session->is_unlimited;
     if (is_window_used || now_ns >= session->due_ns[UM_TIMER_STATUS])
         report(session, now_ns);
 }

@@ -23,9 +23,6 @@ int64_t um_status_reports_tick(um_receiver_session *session, int64_t now_ns);
 /* Sends a status message if one became due by a batch of datagrams. */
 void um_status_reports_after_batch(um_receiver_session *session, int64_t now_ns);
 
-/* Returns a quarter of the window last reported: the next status message must arrive before that window is used up. */
-uint64_t um_status_reports_after_bytes(const um_receiver_session *session);
-
 /* True if messages since the last status message are worth another one. */
 bool um_status_reports_has_news(const um_receiver_session *session);
 
