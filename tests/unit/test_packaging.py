@@ -47,6 +47,8 @@ def test_units_run_commands_that_exist(unit: Path) -> None:
     assert found
     for name, *words in found:
         command = root.get_command(click.Context(root), name)  # type: ignore[attr-defined]
+        if isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), words.pop(0))
         options = {option for parameter in command.params for option in parameter.opts}
         assert {word for word in words if word.startswith("-")} <= options, name
 
@@ -60,7 +62,8 @@ def test_units_have_limits(unit: Path) -> None:
     assert 0 < int(settings["TasksMax"]) <= (4096 if is_driver else 64)
     assert settings["IPAddressDeny"] == "any"
     allowed = settings.get("IPAddressAllow", "").split()
-    needs_network = is_driver or unit.name in ("umstack-resolver.service", "umstack-record@.service")
+    serving = ("umstack-resolver.service", "umstack-record@.service", "umstack-store@.service")
+    needs_network = is_driver or unit.name in serving
     assert ("10.0.0.0/8" in allowed) is needs_network
     assert "any" not in allowed
 
@@ -90,7 +93,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
             text = file.read_text().replace("/usr/bin/umstack", sys.executable)
             (tmp_path / file.name.replace("@.", "@x.")).write_text(text)
     units = sorted(tmp_path.iterdir())
-    assert len(units) == 8
+    assert len(units) == 9
     done = subprocess.run([analyze, "verify", *units], capture_output=True, text=True, timeout=60)
     complaints = [line for line in done.stderr.splitlines() if str(tmp_path) in line or "umstack" in line]
     assert not complaints, "\n".join(complaints)
