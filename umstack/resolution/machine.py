@@ -224,7 +224,7 @@ class ResolutionMachine:
         """True if sources advertised earlier are reported to new receivers."""
         self._sources_maximum = options.resolver_cache_maximum_entries
         self._reported: dict[KnownSource, None] = {}
-        """Every source in a `known`, the one advertised longest ago first."""
+        """Every source in a `known`, in the order of the last advertisements that the cache passed on."""
         self._topic_options: dict[KnownSource, tuple[WireOption, ...]] = {}
         self._timers: list[tuple[int, int, _Record]] = []
         self._timer_serial = 0
@@ -340,7 +340,7 @@ class ResolutionMachine:
             wanted.users += 1
         wanted.no_source_thresholds.add(options.resolution_no_source_notification_threshold)
         for source, advertiser in known.items():
-            self._report(wanted, source, advertiser, now_ns)
+            self._report(wanted, source, advertiser)
         if not self._remembers:
             self._cache.unsettle()  # the topic's next advertisements carry the missing sources
         if len(wanted.known) < wanted.threshold:
@@ -409,12 +409,8 @@ class ResolutionMachine:
             for source in lost:
                 self._unreport(wanted, source)
             if lost:
-                self._query_again(wanted, now_ns)
-
-    def _query_again(self, wanted: _WantedTopic, now_ns: int) -> None:
-        """Query a topic whose source is no longer known for another while."""
-        wanted.record.timer.prolong(now_ns)
-        self._schedule(wanted.record)
+                wanted.record.timer.prolong(now_ns)
+                self._schedule(wanted.record)
 
     def request_resolution(self) -> None:
         """Request that all processes advertise and query again, for example after an interface was down."""
@@ -565,7 +561,7 @@ class ResolutionMachine:
                 wanted.known[source] = sender
                 events.append(SourceFound(*source, sender))
             return is_decided
-        self._report(wanted, source, sender, now_ns)
+        self._report(wanted, source, sender)
         events.append(SourceFound(*source, sender))
         if len(wanted.known) >= wanted.threshold:
             wanted.record.timer.stop()
@@ -772,8 +768,8 @@ class ResolutionMachine:
         record.gone = True
         record.timer.stop()
 
-    def _report(self, wanted: _WantedTopic, source: KnownSource, advertiser: str, now_ns: int) -> None:
-        """Remember a source of a topic, in place of the one advertised longest ago if there is no space."""
+    def _report(self, wanted: _WantedTopic, source: KnownSource, advertiser: str) -> None:
+        """Remember a source of a topic, in place of the first in `_reported` if there is no space."""
         if source in wanted.known:
             return
         self.counters.tr_rcv_unresolved_topics -= not wanted.known
@@ -782,15 +778,20 @@ class ResolutionMachine:
         wanted.known[source] = advertiser
         self._reported[source] = None
         if len(self._reported) > self._sources_maximum:
-            self._forget_oldest(now_ns)
+            self._forget_oldest()
 
-    def _forget_oldest(self, now_ns: int) -> None:
-        """Forget a reported source, whose session continues. Its next advertisement is reported again."""
+    def _forget_oldest(self) -> None:
+        """Forget a reported source, which is received all the same. Its next advertisement is reported again.
+
+        It is not queried: with more sources than there is space for, each answer would be the next one's query. Only
+        wildcard receivers, which leave a topic without sources, have to find it again.
+        """
         self.counters.tr_sources_refused += 1
         oldest = next(iter(self._reported))
         wanted = self._wanted[oldest.topic]
         self._unreport(wanted, oldest)
-        self._query_again(wanted, now_ns)
+        if self._wildcards.is_sourceless(oldest.topic):
+            self._enqueue(wanted.record)
         self._cache.unsettle()
 
     def _unreport(self, wanted: _WantedTopic, source: KnownSource) -> bool:

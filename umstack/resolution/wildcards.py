@@ -144,6 +144,10 @@ class WildcardTable:
         if any(topic in wildcard.topics for wildcard in self._wildcards.values()):
             self._sourceless[topic] = None
 
+    def is_sourceless(self, topic: str) -> bool:
+        """Return true if a wildcard receiver waits for a source of the topic, and else leaves it."""
+        return topic in self._sourceless
+
     def left(self, now_ns: int) -> list[TopicLeft]:
         """Return the topics that have had no source for the timeout."""
         events: list[TopicLeft] = []
