@@ -14,7 +14,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
 from umstack.config import SourceOptions
-from umstack.errors import BackPressured, Closed, InvalidArgument, MessageTooLong, NotConnected, UmError
+from umstack.errors import (
+    BackPressured,
+    Closed,
+    InvalidArgument,
+    MessageTooLong,
+    NotConnected,
+    OptionError,
+    UmError,
+    WouldBlock,
+)
 from umstack.persistence.advertised import store_endpoint, store_topic_options
 from umstack.persistence.events import RegistrationRefused, SourceEvent
 from umstack.persistence.messages import encode_data
@@ -249,7 +258,7 @@ class PersistentSource:
         for at, data in enumerate(messages):
             try:
                 self.send(data, flush and at == len(messages) - 1, timeout=_remaining(deadline))
-            except BackPressured:
+            except WouldBlock:
                 if at == 0:
                     raise
                 return at
@@ -282,6 +291,10 @@ class PersistentSource:
         """
         packed = memoryview(cast("bytes", data)).cast("B")
         ends = memoryview(cast("bytes", offsets)).cast("B").cast("i")
+        if len(ends) and (ends[0] < 0 or ends[-1] > len(packed) or any(a > b for a, b in pairwise(ends))):
+            raise OptionError(
+                "the offsets reach outside the data", hint="they ascend up to the data's length"
+            )
         messages = [packed[begin:end] for begin, end in pairwise(ends)]
         return self.send_many(messages, flush, timeout=timeout)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ import pytest
 
 from tests.unit.loopback import open_context
 from tests.unit.store_thread import PausedStore, running_store
-from tests.waiting import wait_for
+from tests.waiting import SECONDS, wait_for
 from umstack._engine.endpoint import Endpoint
 from umstack.context import Context
-from umstack.errors import BackPressured, InvalidArgument, MessageTooLong
+from umstack.errors import BackPressured, InvalidArgument, MessageTooLong, OptionError
 from umstack.persistence.advertised import store_endpoint, store_topic_options, stores_of
 from umstack.persistence.events import FlightSize, MessageStable
 from umstack.persistence.session_ids import SESSION_ID_MAXIMUM, session_id_of
@@ -95,6 +96,27 @@ def test_a_blocked_send_leaves_the_source_usable(store: PausedStore, context: Co
         assert source.wait_stable(timeout=10)
         events = source.take_events()
         assert any(isinstance(event, FlightSize) and not event.is_over for event in events)
+
+
+def test_a_send_of_many_counts_what_the_rate_let_through(store: PausedStore) -> None:
+    """A caller that sends the rest again repeats no message."""
+    flight = {"ume_flight_size": 1000, "ume_flight_size_bytes": 0}
+    with (
+        open_context(transport_lbtrm_data_rate_limit=2_000_000) as limited,
+        limited.source("orders", store=[store.endpoint], session_id=7, **flight) as source,
+    ):
+        count = source.send_many([bytes(1000)] * 900, flush=True, timeout=0.3)
+        assert 0 < count < 900
+        assert source.send(b"next", timeout=SECONDS) == count
+
+
+def test_offsets_outside_the_data_are_refused(store: PausedStore, context: Context) -> None:
+    """As a Source does: no shortened message is sent."""
+    with context.source("orders", store=[store.endpoint], session_id=7) as source:
+        for offsets in ([0, 3, 100], [0, 6, 3], [-1, 3]):
+            with pytest.raises(OptionError, match="outside the data"):
+                source.send_packed(b"onetwo", array("i", offsets))
+        assert source.send_packed(b"onetwo", array("i", [0, 3, 6])) == 2
 
 
 def test_notify_sends_beyond_the_limits(store: PausedStore, context: Context) -> None:

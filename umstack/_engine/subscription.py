@@ -165,7 +165,7 @@ class Subscription:
     def conclude(
         self, mapping: Any, request: MappingRequest, was_mapped: bool
     ) -> tuple[int, LateMapping | None]:
-        """Note what the core did with a prepared mapping. Returns what map_sources() returns for it."""
+        """Note the outcome of a prepared mapping. Returns what map_sources() returns for it."""
         result = int(mapping.result)
         self._note_mapped(request.source, mapping.source, result, was_mapped)
         if result != 0 and request.log is not None:
@@ -262,7 +262,7 @@ class Subscription:
 
 
 def map_sources(requests: Sequence[MappingRequest]) -> list[tuple[int, LateMapping | None]]:
-    """Map sources to receivers of one context at once, so that no message comes to some of them only.
+    """Map sources to receivers of one context at once: every message comes to all of them or to none.
 
     Returns:
         For each request the core's result, 0 if the receiver is closed, and the messages to fetch first, if any.

@@ -8,6 +8,7 @@ host 0                                host 1                          host 2
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -22,7 +23,7 @@ STORING_SUBSCRIBERS = 2
 STORING_MTU_BYTES = 9000
 """A message that a Store keeps fits one datagram: with jumbo frames the tree needs fewer of them."""
 _STORE_HOST, _SUBSCRIBER_HOST = 1, 2
-_READY = "keeping messages"
+_READY = re.compile(r"^keeping messages in .* at (\S+)$", re.MULTILINE)
 
 
 class StoredTransfer(Transfer):
@@ -60,11 +61,12 @@ class StoredTransfer(Transfer):
         arguments = ["store", "run", str(self._work / "store"), "--listen", where, *self._common()]
         arguments += command_options("receiver", self._network.receiver_options())
         store = self._processes.start("store", _STORE_HOST, arguments)
-        self._await(lambda: store.status is not None or _READY in store.errors.read_text())
+        self._await(lambda: store.status is not None or _READY.search(store.errors.read_text()) is not None)
         text = store.errors.read_text()
-        if _READY not in text:
+        ready = _READY.search(text)
+        if ready is None:
             raise DemoFailed(f"the Store did not start: {text}".strip(), hint="use --no-store")
-        return text.split()[-1]
+        return ready[1]
 
     def _replay(self, store: str) -> Child:
         folder = str(self._work / f"subscriber-{_SUBSCRIBER_HOST}")

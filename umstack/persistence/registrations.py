@@ -193,7 +193,7 @@ class StoreRegistration:
         self._write()
         for at, error in self.side.take_refusals().items():
             _records.write(
-                "refused",
+                ("refused", self.source.topic, self.source.stores[at]),
                 logging.WARNING,
                 "the Store at %s:%d refuses the receiver of %r: %s",
                 *self.source.stores[at],

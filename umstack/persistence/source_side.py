@@ -250,7 +250,7 @@ class SourceSide:
             self._settle(list(self._unstable))
 
     def refused(self, store: int, reason: str) -> None:
-        """A Store refused the source, or one of the two the other's key. A repeated refusal is reported once."""
+        """A Store refused the source, or one of the two refused the other's key; each refusal is reported once."""
         if self._stores[store].refusal != reason:
             self._stores[store].refusal = reason
             self._events.append(RegistrationRefused(store, reason))
