@@ -23,7 +23,7 @@ def held() -> Counter[str]:
 def wait_until_released(before: Counter[str], seconds: float = 2 * SECONDS) -> None:
     """Wait until nothing is held beyond `before`: threads of contexts close descriptors a moment later.
 
-    Less is allowed: garbage of an earlier test may be collected meanwhile. A failure names what is left.
+    Less is allowed: garbage of an earlier test may be collected meanwhile. A failure names the rest.
     """
     deadline = time.monotonic() + seconds
     while left := _held_now() - before:

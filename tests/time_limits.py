@@ -1,4 +1,4 @@
-"""Tests that ran out of time: a limit that passed beside other tests says nothing about the product yet.
+"""Tests that ran out of time: a limit that passed beside other tests proves nothing about the product yet.
 
 How long an event takes depends on what else the machine does, so a limit of time that was never exceeded on one machine
 is exceeded on a slower one. A run in which nothing else failed ends with status 10 and writes those tests to a file;
@@ -37,7 +37,7 @@ def ran_out_of_time(error: BaseException, statement: str) -> bool:
 
 
 class TimeLimits:
-    """Tells, in the process that reports, tests that ran out of time from those that failed."""
+    """Separates, in the process that reports, tests that ran out of time from those that failed."""
 
     def __init__(self) -> None:
         """Start with no failure."""

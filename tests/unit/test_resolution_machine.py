@@ -242,7 +242,7 @@ def test_a_topic_whose_sessions_end_again_and_again_is_queried() -> None:
 
 
 def test_a_source_that_does_not_answer_is_advertised_in_spite_of_queries() -> None:
-    """resolver_advertisement_send_immediate_response 0: the queries of two receivers do not postpone what is due."""
+    """resolver_advertisement_send_immediate_response 0: the queries of two receivers postpone no record that is due."""
     resolver = machine()
     options = Config().source_options(resolver_advertisement_send_immediate_response=0)
     resolver.advertise("orders", 0, ADDRESS, options, 0)

@@ -156,7 +156,7 @@ def test_a_receiver_without_a_cache_learns_from_the_same_datagram() -> None:
     assert resolver.datagram_received(advertised("a"), 4) == [SourceFound("a", 1, ADDRESS)]
 
 
-def test_a_replaced_source_is_found_again() -> None:
+def test_a_replaced_source_is_found_later() -> None:
     """resolver_cache_maximum_entries: the same advertisement offers a source again that another has replaced."""
     resolver = context(resolver_cache_maximum_entries=1)
     resolver.query("a", RECEIVER, 0)

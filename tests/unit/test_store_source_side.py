@@ -44,7 +44,7 @@ def sent(side: SourceSide | ReceiverSide, store: int) -> list[Any]:
 
 
 def answer(side: SourceSide | ReceiverSide, store: int, now_ns: int = 0, **fields: Any) -> None:
-    """A Store answers a registration; it has no message unless `fields` says otherwise."""
+    """A Store answers a registration; it has no message unless `fields` has another answer."""
     empty = {"low_sqn": 0, "high_sqn": 2**32 - 1}
     response = RegistrationResponse(
         is_source=isinstance(side, SourceSide),
@@ -247,7 +247,7 @@ def receiver() -> ReceiverSide:
 
 
 def test_a_receiver_that_is_refused_does_not_start() -> None:
-    """UP-46: it has no number to start at, and says which Stores refused it."""
+    """UP-46: it has no number to start at, and names the Stores that refused it."""
     side = receiver()
     for at in range(3):
         answer(side, at, error=RegistrationError.USED_BY_RECEIVER)
