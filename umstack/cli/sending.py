@@ -192,7 +192,8 @@ class Sending:
         counters = self._summary.counters = self._source.stats()
         self._summary.messages = int(counters["messages_sent"] or 0)
         self._summary.given_up = self._source.wait_drained(0).given_up
-        if not self._source.options.late_join:  # otherwise receivers can fetch the messages off-transport
+        # Of a source with late join receivers fetch messages off-transport, and Stores get again what they lost.
+        if not self._source.options.late_join and not isinstance(self._source, PersistentSource):
             self._summary.problems += [
                 f"receiver {receiver} lost {count} datagrams for good and may miss messages"
                 for receiver, count in self._summary.given_up.items()
