@@ -142,7 +142,10 @@ def share_bytes(pid: int) -> int:
 def _processes_below(root: int) -> list[int]:
     found = [root]
     for pid in found:
-        for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        threads: list[Path] = []
+        with suppress(OSError):  # the process has ended
+            threads = list(Path(f"/proc/{pid}/task").glob("*/children"))
+        for path in threads:
             with suppress(OSError):
                 found += map(int, path.read_text().split())
     return found
