@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.netns.contexts import Member, members
+from tests.netns.contexts import members
 from umstack import Receiver, Source
 from umstack.batch import Batch
 from umstack.lab import Lab
@@ -21,6 +21,7 @@ from umstack_xdp.xsk import unavailable
 
 RINGS = {"link": "xdp"}
 COUNT = 4000
+ROUNDS = 5
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 
@@ -152,12 +153,14 @@ def test_two_receivers_of_a_topic_have_it_each(shared_lab: Lab) -> None:
 def test_batches_outlive_the_rings(shared_lab: Lab, closed: str) -> None:
     """W9: messages stay readable after their receiver, or the rings, are closed."""
     messages = large_messages(1000)
-    with members(shared_lab.hosts[0], **RINGS) as (publisher,):
-        subscriber = Member(shared_lab.hosts[1], **RINGS)
+    with members(*shared_lab.hosts[:2], **RINGS) as (publisher, subscriber):
         receiver, source = subscriber.receiver("outlive"), publisher.source("outlive")
-        with sending(source, messages):
-            batches = list(batches_of(receiver, len(messages)))
-        assert subscriber.link("ring_kept") > 0
+        for _ in range(ROUNDS):  # a busy machine may deliver all of a round by other ways
+            with sending(source, messages):
+                batches = list(batches_of(receiver, len(messages)))
+            if subscriber.link("ring_kept") > 0:
+                break
+        assert subscriber.link("ring_kept") > 0, subscriber.context.stats()["link_counters"]
         arrow = batches[-1].to_arrow()
         if closed == "receiver":
             receiver.close()

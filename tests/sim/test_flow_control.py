@@ -642,7 +642,9 @@ def test_a_receiver_that_was_away_reports_when_session_messages_return(pair: Pai
     source.send(b"x", flush=True)
     pair.world.run_for(60 * SECOND)
     pair.subscriber.set_faults(partitioned=True)
-    pair.world.run_for(40 * SECOND)  # a session message every 10 s: the session, which ends after 60 s, goes on
+    pair.world.run_for(
+        40 * SECOND
+    )  # a session message every 10 s: the session, which ends after 60 s, goes on
     assert session.counters["receivers_known"] == 0
     pair.subscriber.set_faults(partitioned=False, delay_ns=DELAY)
     pair.world.run_for(10 * SECOND + 300 * MS)

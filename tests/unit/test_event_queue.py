@@ -65,8 +65,9 @@ class Palette:
 
 
 def await_resolution(receivers: Sequence[Receiver]) -> None:
-    """Each receiver follows a source."""
-    wait_for(lambda: all(receiver.stats()["delivery_controllers"] for receiver in receivers), "resolution")
+    """Each receiver follows a source, which has accepted it."""
+    for receiver in receivers:
+        receiver.wait_connected(timeout=SECONDS)
 
 
 def take_events(queue: EventQueue, count: int) -> list[Event]:

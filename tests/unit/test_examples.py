@@ -90,10 +90,13 @@ def test_the_commands_of_the_stores_guide_work(tmp_path: Path) -> None:
         ]
         first = [sys.executable] if words[0] == "python" else [sys.executable, "-m", "umstack"]
         commands.append([*first, *words[1:], *([str(config)] if words[0] == "python" else [])])
-    store, publish, read, read_some, read_mine, verify, publish_again, read_on, status = commands
+    store, publish, read, read_some, read_mine, verify, publish_again, read_on, status, send = commands
 
     def run(line: list[str]) -> str:
-        done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, timeout=4 * SECONDS)
+        line, given = (line[:-2], Path(line[-1]).read_text()) if "<" in line else (line, "")
+        done = subprocess.run(
+            line, input=given, capture_output=True, text=True, cwd=ROOT, timeout=4 * SECONDS
+        )
         assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
@@ -125,6 +128,10 @@ def test_the_commands_of_the_stores_guide_work(tmp_path: Path) -> None:
         run(read_on)
         orders("mine.txt", 1000, 2000)
         assert "orders" in run(status)
+        (tmp_path / "lines.txt").write_text("".join(f"order {number}\n" for number in range(2000, 2010)))
+        run([*send[:-2], "-c", str(config), *send[-2:]])
+        run(read_on)
+        orders("mine.txt", 2000, 2010)
     finally:
         running.kill()
         running.communicate()
