@@ -39,6 +39,14 @@ def _connected(contexts: tuple[Context, Context], **options: Any) -> tuple[Sourc
     return source, receiver
 
 
+def _send_each(source: Source, *messages: bytes) -> None:
+    """Send each message in a datagram of its own: those of a flush under way are joined, and would be lost together."""
+    for data in messages:
+        sent = source.stats()["msgs_sent"]
+        source.send(data, flush=True)
+        wait_for(lambda sent=sent: source.stats()["msgs_sent"] > sent, "the datagram")
+
+
 def _rows_until(receiver: Receiver, kind: type, count: int) -> list[Any]:
     rows: list[Any] = []
 
@@ -60,15 +68,14 @@ def test_a_gap_is_declared_at_once(contexts: tuple[Context, Context]) -> None:
     """UM-101: with transport_lbtrm_loss_declaration_interval 0, the next datagram declares the loss; no NAK is
     sent."""
     source, receiver = _connected(contexts, transport_lbtrm_loss_declaration_interval=0)
-    for _ in range(20):
-        for data in (SHORT, LOST, SHORT):
-            source.send(data, flush=True)
+    _send_each(source, *[SHORT, LOST, SHORT] * 20)
     rows = _rows_until(receiver, Message, 40)
     assert [row.sequence_number for row in rows] == list(range(60))
     assert [type(row) for row in rows] == [Message, UnrecoverableLoss, Message] * 20
     counters = _counters(contexts[1])
     assert (counters["naks_sent"], counters["nak_pckts_sent"], counters["naks_off"]) == (0, 0, 1)
-    assert counters["lost"] == counters["unrecovered_tmo"] == 20
+    # A session message may announce a datagram that is still on its way, which counts as lost until it comes.
+    assert counters["unrecovered_tmo"] == 20 <= counters["lost"]
     assert source.stats()["naks_rcved"] == source.stats()["rxs_sent"] == 0
 
 
@@ -82,8 +89,7 @@ def test_a_gap_is_declared_in_bounded_time_without_later_data(
     source.send(SHORT, flush=True)
     assert receiver.receive(SECONDS) == SHORT
     begin = time.monotonic()
-    source.send(LOST, flush=True)
-    source.send(SHORT, flush=True)
+    _send_each(source, LOST, SHORT)
     rows = _rows_until(receiver, Message, 1)
     assert 0.3 <= time.monotonic() - begin < 2.0
     assert [(type(row), row.sequence_number) for row in rows] == [(UnrecoverableLoss, 1), (Message, 2)]
@@ -100,9 +106,7 @@ def test_the_interval_defaults_to_the_nak_generation_interval(contexts: tuple[Co
 
 
 def _lose(source: Source, count: int = 1) -> None:
-    for _ in range(count):
-        for data in (SHORT, LOST, SHORT):
-            source.send(data, flush=True)
+    _send_each(source, *[SHORT, LOST, SHORT] * count)
 
 
 def _wait_for_event(receiver: Receiver, kind: type) -> Any:
