@@ -1,4 +1,4 @@
-"""What a Store loses on the way comes over its connection, and is no loss of the publisher's."""
+"""Datagrams that a Store loses come again over its connection, and are no loss of the publisher's."""
 
 from __future__ import annotations
 
