@@ -14,7 +14,7 @@ from tests.unit.ways import EVERY_WAY, MAPS_HERE, alone
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Context, NotConnected
 from umstack._engine import engine
-from umstack._engine.subscription import LateMapping, MappingRequest, map_sources
+from umstack._engine.subscription import Mapped, MappingRequest, map_sources
 
 pytestmark = pytest.mark.usefixtures("way")
 TRANSPORTS = ("lbtrm", "lbtru", "tcp", "lbtipc")
@@ -66,7 +66,7 @@ def test_a_source_is_connected_to_receivers_of_its_topic(
         assert source.transport == other.transport
         may_map = threading.Event()
 
-        def map_when_allowed(requests: Sequence[MappingRequest]) -> list[tuple[int, LateMapping | None]]:
+        def map_when_allowed(requests: Sequence[MappingRequest]) -> list[Mapped]:
             assert may_map.wait(SECONDS)
             return map_sources(requests)
 

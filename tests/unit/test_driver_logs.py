@@ -21,6 +21,7 @@ from umstack import Context, EndOfSession, Event, Message, Source, Unrecoverable
 from umstack import attached as attached_sources
 from umstack._engine import subscription
 from umstack._engine.host_identity import host_id
+from umstack._engine.subscription import Mapped
 from umstack._engine.transport_address import LbtipcAddress
 from umstack.driver import SharedLog
 from umstack.driver.protocol import MESSAGE_MAX_BYTES, VERSION_HIGH, VERSION_LOW, log_of
@@ -243,7 +244,7 @@ def test_a_source_whose_log_finds_no_space_leaves_no_thread(
         log = _log_of(source)
         reader = PublishedTopic(context, "reader", {}, log)
         before = relays()
-        monkeypatch.setattr(topics, "map_sources", lambda _requests: [(-errno.ENOSPC, None)])
+        monkeypatch.setattr(topics, "map_sources", lambda requests: [Mapped(requests[0], -errno.ENOSPC)])
         with pytest.raises(UmError):
             PublishedTopic(context, "full", {}, log)
         assert relays() == before

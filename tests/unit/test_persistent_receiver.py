@@ -14,7 +14,7 @@ from tests.unit.store_thread import PausedStore, running_store
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Message
 from umstack._engine import engine
-from umstack._engine.subscription import map_sources
+from umstack._engine.subscription import Mapped, map_sources
 from umstack.context import Context
 from umstack.errors import InvalidArgument, OptionError
 from umstack.persistent_receiver import PersistentReceiver
@@ -86,7 +86,7 @@ def test_a_source_that_cannot_be_joined_at_first_is_received_from_where_it_was(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """An interface may have no address for a moment: that is a record, and the next advertisement tries again."""
-    failures = [(-errno.EADDRNOTAVAIL, None)] * 2
+    failures = [-errno.EADDRNOTAVAIL] * 2
     with open_context() as publishing, _publish(publishing, stores) as source:
         source.send_many(_numbers(0, 100), flush=True)
         assert source.wait_stable(SECONDS)
@@ -95,7 +95,9 @@ def test_a_source_that_cannot_be_joined_at_first_is_received_from_where_it_was(
         monkeypatch.setattr(
             engine,
             "map_sources",
-            lambda requests: [failures.pop()] if requests and failures else map_sources(requests),
+            lambda requests: (
+                [Mapped(requests[0], failures.pop())] if requests and failures else map_sources(requests)
+            ),
         )
         with context.receiver("orders", session_id="risk3") as receiver:
             assert _payloads(receiver, 60) == _numbers(40, 100)

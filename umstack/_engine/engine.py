@@ -29,7 +29,7 @@ from umstack._engine.registry import Registry
 from umstack._engine.session_options import ignored_receiver_options
 from umstack._engine.sessions import SessionPool
 from umstack._engine.source_events import note_interface
-from umstack._engine.subscription import LateMapping, MappingRequest, Subscription, map_sources
+from umstack._engine.subscription import LateMapping, Mapped, MappingRequest, Subscription, map_sources
 from umstack._engine.tcp_peers import TcpPeers
 from umstack._engine.transport_address import (
     LbtipcAddress,
@@ -221,12 +221,10 @@ class Engine:
                     subscription, config, topic_index, source, request_port, start and start.sqn
                 )
                 requests.append(request)
-        for request, (result, late) in zip(requests, map_sources(requests), strict=True):
-            if late is not None and join_late is not None:
-                join_late(request.subscription, request.session, late)
-            if self._have_receivers_differed(request.subscription.options) and result == 0:
-                self._warn_of_ignored(request.session, topic, name)
-            is_mapped &= self._note_result(result, topic, name)
+        for one in self._map(requests, join_late):
+            if self._have_receivers_differed(one.request.subscription.options) and one.result == 0:
+                self._warn_of_ignored(one.request.session, topic, name)
+            is_mapped &= self._note_result(one.result, topic, name)
         # Steer again: before the join, another thread may have steered only the groups joined by then.
         self.steer()
         if isinstance(address, LbtruAddress):
@@ -282,13 +280,21 @@ class Engine:
         for one in subscriptions:
             config = receiver_session_config(address, one.options, self.core, log_key=log_key)
             requests.append(MappingRequest(one, config, topic_index, source, request_port, log=address))
+        for mapped in self._map(requests, join_late):
+            if mapped.result not in (0, -errno.EEXIST, lib.UM_CLOSED):
+                self.core.check(mapped.result, f"attaching to the log of {source}")
+
+    @staticmethod
+    def _map(
+        requests: Sequence[MappingRequest],
+        join_late: Callable[[Subscription, Any, LateMapping], None] | None,
+    ) -> list[Mapped]:
+        """Map sources, and let those join late that fetch messages first."""
         outcomes = map_sources(requests)
-        for request, (_, late) in zip(requests, outcomes, strict=True):
+        for request, _, late in outcomes:
             if late is not None and join_late is not None:
                 join_late(request.subscription, request.session, late)
-        for result, _ in outcomes:
-            if result not in (0, -errno.EEXIST, lib.UM_CLOSED):
-                self.core.check(result, f"attaching to the log of {source}")
+        return outcomes
 
     def _is_joined(self, address: LbtrmAddress) -> bool:
         """Return true if the source can be joined and the options allow it; warn if no router forwards its group to an

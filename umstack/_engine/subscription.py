@@ -50,6 +50,16 @@ class LateMapping(NamedTuple):
     """The next expected sequence number of a rediscovered source. None for a new source."""
 
 
+class Mapped(NamedTuple):
+    """The outcome of a request."""
+
+    request: MappingRequest
+    result: int
+    """The core's."""
+    late: LateMapping | None = None
+    """The messages to fetch first, if any."""
+
+
 class Subscription:
     """The memory of a receiver in the core, which writes into its queue. It is freed when nothing refers to it."""
 
@@ -162,18 +172,16 @@ class Subscription:
         mapping.source = self._number(source, request.request_port)
         return was_mapped
 
-    def conclude(
-        self, mapping: Any, request: MappingRequest, was_mapped: bool
-    ) -> tuple[int, LateMapping | None]:
-        """Note the outcome of a prepared mapping. Returns what map_sources() returns for it."""
+    def conclude(self, mapping: Any, request: MappingRequest, was_mapped: bool) -> Mapped:
+        """Note the outcome of a prepared mapping, and return it."""
         result = int(mapping.result)
         self._note_mapped(request.source, mapping.source, result, was_mapped)
         if result != 0 and request.log is not None:
             self._logs.pop(request.source, None)
         if request.request_port is None or result != 0 or not mapping.is_fetched:
-            return result, None
+            return Mapped(request, result)
         resume_sqn = mapping.resume_sqn if mapping.is_resumed else None
-        return result, LateMapping(request.request_port, mapping.epoch, resume_sqn)
+        return Mapped(request, result, LateMapping(request.request_port, mapping.epoch, resume_sqn))
 
     def unmap(self, session: Any, topic_index: int, source: str) -> int | None:
         """Stop receiving a source that continues in another session.
@@ -261,24 +269,20 @@ class Subscription:
             lib.um_subscription_free(self.handle)
 
 
-def map_sources(requests: Sequence[MappingRequest]) -> list[tuple[int, LateMapping | None]]:
+def map_sources(requests: Sequence[MappingRequest]) -> list[Mapped]:
     """Map sources to receivers of one context at once: every message comes to all of them or to none.
 
     Returns:
-        For each request the core's result, 0 if the receiver is closed, and the messages to fetch first, if any.
+        The outcome of each request whose receiver is open.
     """
-    is_open = [not request.subscription.closed for request in requests]
-    wanted = [request for request, is_wanted in zip(requests, is_open, strict=True) if is_wanted]
+    wanted = [request for request in requests if not request.subscription.closed]
     mappings = ffi.new("um_mapping[]", len(wanted))
     were_mapped = [
         request.subscription.prepare(mapping, request)
         for mapping, request in zip(mappings, wanted, strict=True)
     ]
     lib.um_subscriptions_map(mappings, len(wanted))
-    outcomes = iter(
-        [
-            request.subscription.conclude(mapping, request, was_mapped)
-            for mapping, request, was_mapped in zip(mappings, wanted, were_mapped, strict=True)
-        ]
-    )
-    return [next(outcomes) if is_wanted else (0, None) for is_wanted in is_open]
+    return [
+        request.subscription.conclude(mapping, request, was_mapped)
+        for mapping, request, was_mapped in zip(mappings, wanted, were_mapped, strict=True)
+    ]

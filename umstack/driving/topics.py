@@ -324,8 +324,8 @@ class PublishedTopic:
             raise
         try:
             request = MappingRequest(self._subscription, session, log.topic_index, self._log_name)
-            [(result, _)] = map_sources([request])
-            engine.core.check(result, self._log_name)
+            for mapped in map_sources([request]):
+                engine.core.check(mapped.result, self._log_name)
         except BaseException:
             self.close()
             raise
