@@ -38,6 +38,7 @@ _ARPHRD_NONE = 0xFFFE
 _IFREQ_BYTES = 40  # a name, and a union whose first 16 bytes hold an address
 _UNUSABLE = 0x40 | 0x08 | 0x20  # IFA_F_TENTATIVE, _DADFAILED, _DEPRECATED
 _GONE = (errno.ENODEV, errno.ENXIO)
+_READINGS = 10  # an interface may be renamed during each
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -137,12 +138,26 @@ def interfaces() -> list[Interface]:
         ```
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        addresses, ipv6_addresses = _addresses(asking), _ipv6_addresses()
-        found = []
-        for index, name in sorted(socket.if_nameindex()):
-            with suppress(_GoneError):
-                facts = _facts(asking, index, name, tuple(addresses.get(name, ())))
-                found.append(replace(facts, ipv6_addresses=tuple(ipv6_addresses.get(name, ()))))
+        names = sorted(socket.if_nameindex())
+        for _ in range(_READINGS):
+            found = _named(asking, names)
+            former, names = names, sorted(socket.if_nameindex())
+            if names == former:
+                break
+    return found
+
+
+def _named(asking: socket.socket, names: list[tuple[int, str]]) -> list[Interface]:
+    """Return the interfaces with these indices and names.
+
+    The kernel is asked by name: an interface that is renamed or removed meanwhile is missing, or without addresses.
+    """
+    addresses, ipv6_addresses = _addresses(asking), _ipv6_addresses()
+    found = []
+    for index, name in names:
+        with suppress(_GoneError):
+            facts = _facts(asking, index, name, tuple(addresses.get(name, ())))
+            found.append(replace(facts, ipv6_addresses=tuple(ipv6_addresses.get(name, ()))))
     return found
 
 

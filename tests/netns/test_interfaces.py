@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import select
+import socket
 from collections.abc import Callable
 
 import pytest
 from pyroute2 import IPRoute
 
+import umstack_xdp.interface as interface_module
 from umstack._engine.host_identity import host_id
 from umstack.lab import Lab
 from umstack_xdp import (
@@ -87,6 +89,28 @@ def test_without_a_usable_interface_there_is_no_default(make_lab: MakeLab) -> No
     host.link_down()
     with pytest.raises(NoSuchInterfaceError, match="eth0 \\(down"):
         host.call(find_interface)
+
+
+@pytest.mark.parametrize("moment", ["_addresses", "_facts"])
+def test_an_interface_that_is_renamed_meanwhile_is_found_whole(
+    make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Whenever another process renames it, a reading contains it once, with its address, by its new name."""
+    host = make_lab(hosts=2).hosts[0]
+    read = getattr(interface_module, moment)
+    names = iter(["eth7", "eth8"])
+
+    def renamed_first(*arguments: object) -> object:
+        if (name := next(names, None)) is not None:
+            with IPRoute() as route:
+                (index,) = (number for number, now in socket.if_nameindex() if now.startswith("eth"))
+                route.link("set", index=index, state="down")
+                route.link("set", index=index, ifname=name)
+        return read(*arguments)
+
+    monkeypatch.setattr(interface_module, moment, renamed_first)
+    found = host.call(interfaces)
+    assert [(one.name, one.address) for one in found] == [("lo", "127.0.0.1"), ("eth8", host.address)]
 
 
 def test_a_watch_reports_what_changed(make_lab: MakeLab) -> None:
