@@ -56,8 +56,17 @@ def test_the_demo_reports_on_its_own_capture(tmp_path: Path) -> None:
     for run in said["runs"]:
         (capture,) = (report / "captures" / run["link"]).glob("*.pcapng")
         (session,) = (row for point, row in sessions.items() if point.startswith(capture.stem))
-        assert session["datagrams"] == run["publisher"]["msgs_sent"] > 2500
-        assert session["retransmissions"] == run["publisher"]["rxs_sent"] > 0
+        # A busy machine may lose packets of the capture, which counts them.
+        lost = sum(
+            note["packets"]
+            for note in said["report"]["tables"]["notes"]
+            if note["point"] == capture.stem and "the capturing side lost" in note["status"]
+        )
+        sent = {"datagrams": run["publisher"]["msgs_sent"], "retransmissions": run["publisher"]["rxs_sent"]}
+        missing = sum(sent.values()) - sum(session[name] for name in sent)
+        assert 0 <= missing <= lost, (sent, session, lost, said["report"]["tables"]["notes"])
+        assert session["datagrams"] > 2500
+        assert session["retransmissions"] > 0
         assert session["naks"] > 0
         captures.append(str(capture))
     assert sorted(said["report"]["captures"]) == sorted(captures)
@@ -68,8 +77,8 @@ def test_the_demo_reports_on_its_own_capture(tmp_path: Path) -> None:
     assert "Spark, batch 1: " in done.stderr
     assert "  found: " in done.stderr
     answers = tables["answers"]
-    sent = [run["publisher"]["msgs_sent"] for run in said["runs"]]
-    assert sorted(row["datagrams"] for row in answers["sessions"]) == sorted(sent)
+    counted = sorted(row["datagrams"] for row in said["report"]["tables"]["sessions"])
+    assert sorted(row["datagrams"] for row in answers["sessions"]) == counted
     assert sum(row["lost"] for row in answers["losses"]) > 100
     # Another number anywhere in the tables is a difference.
     file = next((report / "tables" / "silver" / "losses").rglob("rows.parquet"))
