@@ -76,10 +76,8 @@ PROMISED = re.compile(
     r"|\b(?:umstack_context_|umstack_link_)?(?:delivery_hold_datagrams|loop_naps|hold_store_datagrams|hold_store_full"
     r"|held_datagrams|ring_kept|ring_sent_in_place|tr_dgrams_dropped_stranger)(?:_total)?\b"
 )
-WORD = re.compile(
-    "|".join(rf"(?P<w{number}>(?<![^\W_])(?:{word})(?![^\W_]))" for number, word in enumerate(REPLACED)),
-    re.IGNORECASE,
-)
+ANY = "|".join(f"(?P<w{number}>{word})" for number, word in enumerate(REPLACED))
+WORD = re.compile(rf"(?<![^\W_])(?:{ANY})(?![^\W_])", re.IGNORECASE)
 INSTEAD = list(REPLACED.values())
 # The glossary and this file name the words; licences and recorded inputs are not ours to change.
 EXCLUDED = re.compile(
