@@ -18,6 +18,7 @@ from umstack.sim.trace import Datagram, Fate, Kind, Type
 from umstack.sim.world import World
 
 _ONE_TO_ONE = (Type.NAK, Type.STATUS)
+_SHOWING = (Type.DATA, Type.SM)
 _LOSS_ROWS = (Kind.UNRECOVERABLE_LOSS, Kind.BURST_LOSS)
 
 
@@ -31,6 +32,8 @@ class Loss:
     """Time of the first transmission."""
     came_at_first: bool = False
     """True if the first transmission arrived late."""
+    is_revealed: bool = False
+    """True if a later first transmission, or a session message, showed the host that the sqn was sent."""
     naks_ns: list[int] = field(default_factory=list)
     """Times of the host's NAKs."""
     repair_sent_ns: int | None = None
@@ -102,6 +105,8 @@ class _Session:
     first_sendings: dict[int, dict[int, list[int]]] = field(default_factory=dict)
     missed: dict[int, set[int]] = field(default_factory=dict)
     asked: dict[int, dict[int, list[int]]] = field(default_factory=dict)
+    shown: dict[int, int] = field(default_factory=dict)
+    """The newest sqn that first transmissions and session messages showed to each host."""
     useful: set[int] = field(default_factory=set)
 
 
@@ -115,7 +120,7 @@ def truth_of(world: World, *, start_ns: int = START_NS) -> Truth:
         if entry.fate is Fate.SENT:
             sent_at[entry.serial] = now_ns
             _on_sent(sessions, entry, now_ns)
-        elif entry.type is Type.DATA and entry.serial in sent_at:
+        elif entry.type in _SHOWING and entry.serial in sent_at:
             session = sessions[entry.source[0], entry.session_id]
             _on_arrival(session, entry, now_ns, sent_at[entry.serial])
     has_ipv6 = any(is_ipv6(publisher) for publisher, _ in sessions)
@@ -160,19 +165,30 @@ def _on_sent(sessions: dict[tuple[str, int], _Session], entry: Datagram, now_ns:
 
 
 def _on_arrival(session: _Session, entry: Datagram, now_ns: int, sent_ns: int) -> None:
-    """Record that a copy of a datagram reached a host, or was lost on the way."""
-    host = entry.receiver
+    """Record that a copy of a datagram or a session message reached a host, or was lost on the way."""
+    host, is_first = entry.receiver, not entry.retransmission
+    if entry.fate is not Fate.DROPPED and is_first:
+        newest = entry.lead if entry.type is Type.SM else entry.sqn
+        if _is_after(newest, session.shown.setdefault(host, newest)):
+            session.shown[host] = newest
+    if entry.type is Type.SM:
+        return
     if entry.fate is Fate.DROPPED:
-        if not entry.retransmission:
+        if is_first:
             session.missed.setdefault(host, set()).add(entry.sqn)
         return
-    if not entry.retransmission:
+    if is_first:
         session.first_sendings.setdefault(host, {}).setdefault(entry.sqn, []).append(now_ns)
     has = session.has.setdefault(host, {})
     if entry.sqn not in has:
         has[entry.sqn] = (sent_ns, now_ns)
         if entry.retransmission:
             session.useful.add(entry.serial)
+
+
+def _is_after(sqn: int, other: int) -> bool:
+    """Return true if a sqn follows another; sqns wrap."""
+    return 0 < (sqn - other) % 2**32 < 2**31
 
 
 def _finished(session: _Session) -> SessionTruth:
@@ -191,6 +207,7 @@ def _finished(session: _Session) -> SessionTruth:
                     sqn,
                     session.sent.get(sqn),
                     sqn in came,
+                    host in session.shown and not _is_after(sqn, session.shown[host]),
                     asked.get(sqn, []),
                     repair_sent_ns,
                     repaired_ns,
