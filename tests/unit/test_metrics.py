@@ -23,6 +23,7 @@ from tests.held import held, wait_until_released
 from tests.unit.loopback import connect, open_context, write_counters
 from tests.waiting import SECONDS, collect
 from umstack.errors import OptionError, SystemFailure
+from umstack.store.server import StoreServer
 from umstack.telemetry.counters import CounterKind, schema
 from umstack.telemetry.endpoint import MetricsEndpoint
 from umstack.telemetry.exporter_text import GROUPS, OTHERS, Exposition, metric_of, metrics_of, program, render
@@ -131,7 +132,7 @@ def test_the_number_of_labels_is_bounded() -> None:
     (others,) = [value for labels, value in samples if labels["topic"] == OTHERS]
     assert others == sum(range(2000, 10_000))
     folded = {labels["label"]: value for labels, value in found["umstack_folded_labels"]}
-    assert folded == {"topic": 8000, "transport": 0, "queue": 0}
+    assert folded == {"topic": 8000, "transport": 0, "queue": 0, "store": 0}
 
 
 def test_a_series_stays_as_long_as_its_topic() -> None:
@@ -204,10 +205,13 @@ def test_a_context_is_scraped() -> None:
         urllib.request.urlopen(f"http://{address}/metrics", timeout=2)
 
 
-def test_a_context_with_one_of_everything_is_scraped() -> None:
+def test_a_context_with_one_of_everything_is_scraped(tmp_path: Path) -> None:
     """Each group of the schema has series with the labels of its objects, also for objects that have queues."""
     address = free_address()
-    with open_context(metrics=address) as context:
+    with (
+        open_context(metrics=address) as context,
+        StoreServer(context, tmp_path, ("127.0.0.1", 0)),
+    ):
         source, receiver = connect(context, "everything")
         context.receiver("queued", queue=context.event_queue())
         context.wildcard_receiver(prefix="every")

@@ -20,10 +20,17 @@ import pytest
 
 from tests.unit.loopback import open_context
 from tests.unit.test_metrics import free_address
+from umstack.store.server import StoreServer
 from umstack.telemetry.alerts import ALERTS, in_promql, render_alerts
 from umstack.telemetry.counters import CounterKind
 from umstack.telemetry.dashboard import dashboard, render_dashboard
-from umstack.telemetry.exporter_text import GROUPS, LATENCY_SECONDS, RECOVERY_SECONDS, metrics_of
+from umstack.telemetry.exporter_text import (
+    COMMIT_SECONDS,
+    GROUPS,
+    LATENCY_SECONDS,
+    RECOVERY_SECONDS,
+    metrics_of,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "packaging" / "prometheus" / "umstack.rules.yml"
@@ -66,23 +73,29 @@ def test_the_dashboard_shows_every_counter() -> None:
     panels = [inner for panel in shown["panels"] for inner in (panel, *panel.get("panels", ()))]
     expressions = [target["expr"] for panel in panels for target in panel.get("targets", ())]
     mentioned = {name for text in expressions for name in re.findall(r"umstack_\w+", text)}
-    assert mentioned == NAMES | {f"{LATENCY_SECONDS}_bucket", f"{RECOVERY_SECONDS}_bucket"}
+    assert mentioned == NAMES | {
+        f"{name}_bucket" for name in (LATENCY_SECONDS, RECOVERY_SECONDS, COMMIT_SECONDS)
+    }
     assert len({panel["id"] for panel in panels}) == len(panels)
     for metric in (metric for group in GROUPS for metric in metrics_of(group.name)):
         if metric.counter.kind is CounterKind.COUNTER:
             assert any(f"rate({metric.name}" in text for text in expressions), metric.name
 
 
-def test_promtool_accepts_the_rules_and_the_metrics() -> None:
+def test_promtool_accepts_the_rules_and_the_metrics(tmp_path: Path) -> None:
     """Prometheus' linter accepts both files."""
     promtool = tool("promtool")
     checked = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
     assert f"{len(ALERTS)} rules found" in checked.stdout
-    with open_context(metrics=(address := free_address())) as context:
+    with (
+        open_context(metrics=(address := free_address())) as context,
+        StoreServer(context, tmp_path, ("127.0.0.1", 0)),
+    ):
         context.source("linted")
         context.receiver('l"in\\t\ned')
         text = urllib.request.urlopen(f"http://{address}/metrics", timeout=10).read()
+    assert f'store="{tmp_path}"'.encode() in text
     checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True)
     # UM's names contain `msgs` and `pckts`; promtool advises against such names (status 3), which is no format error
     # (1).
@@ -113,6 +126,11 @@ FIRING: dict[str, dict[str, str]] = {
         f"umstack_source_transport_pub_lmt_bytes{{{SERIES}}}": "2000x20",
     },
     "UmstackRingStarvation": {'umstack_link_xdp_rx_ring_full_total{interface="eth1"}': "0+1x20"},
+    "UmstackStoreDiskFull": {'umstack_store_disk_full_total{store="/srv"}': "0+1x20"},
+    "UmstackStoreDamaged": {
+        'umstack_store_damaged_reads_total{store="/srv"}': "0+1x20",
+        'umstack_store_disk_errors_total{store="/srv"}': "0x20",
+    },
     "UmstackReceiveDrops": {'umstack_link_receive_drops_total{interface="eth1"}': "0+1x20"},
 }
 """Figures every 15 s under which exactly one rule fires."""

@@ -349,6 +349,7 @@ def test_a_full_disk_withholds_acknowledgements_until_there_is_space(
         sender = threading.Thread(target=lambda: [source.send(data) for data in sent[1:]])
         sender.start()
         wait_for(lambda: store.store._commits.is_full)
+        assert store.status("disk_full") > 0
         with Client(store) as client:
             assert client.register("trades").error is None  # its first registration writes nothing
         is_full.clear()
@@ -383,6 +384,7 @@ def test_the_first_error_of_the_disk_ends_the_store(
             store.thread.join(SECONDS)
             assert store.failure is not None
             assert store.failure.errno == errno.EIO
+            assert store.status("disk_errors") == 1
             assert source.close(0) == [1]
         is_broken.clear()
     with running(tmp_path) as store:

@@ -36,8 +36,10 @@ _LISTS = {
     "receiver_transports": "transport",
     "sources": "topic",
     "receivers": "topic",
+    "stores": "store",
 }
 _NO_FIGURES = {"transport", "transports", "topic", "recovery_counts", "latency_counts", "nak_accounts"}
+_NO_FIGURES |= {"store", "commit_counts"}
 _TOPICS_SHOWN = 10
 _SILENT_SECONDS = 5.0
 """A running process writes its counters at least this often, unless it is stopped or has thousands of topics."""

@@ -75,6 +75,11 @@ def command() -> None:
     metavar="HOURS",
     help="Delete clients and the messages of sources that were away longer than this, or than their own lifetime.",
 )
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Address where Prometheus scrapes the counters of all DIRs, such as :9464; or run umstack exporter.",
+)
 @stack_options
 @JSON_OPTION
 def run_command(
@@ -82,6 +87,7 @@ def run_command(
     where: str,
     durability: str,
     state_lifetime: float,
+    metrics: str | None,
     interface: str | None,
     config_file: str | None,
     options: tuple[str, ...],
@@ -101,7 +107,7 @@ def run_command(
     with contextlib.ExitStack() as opened:
         stores = []
         for at, directory in enumerate(directories):
-            context = opened.enter_context(Context(interface, config=config))
+            context = opened.enter_context(Context(interface, config=config, metrics=metrics))
             listen = (host, int(port) + at if int(port) else 0)
             stores.append(
                 opened.enter_context(StoreServer(context, directory, listen, settings, limits=limits))

@@ -26,7 +26,8 @@ from umstack.store.commits import CommitThread
 from umstack.store.connections import ClientConnections
 from umstack.store.protocol import StoreLimits, StoreSide
 from umstack.store.repository import DiskFull, Repository, RepositorySettings
-from umstack.store.status import write_status
+from umstack.store.status import disk_levels, write_status
+from umstack.telemetry.reading import ReportedStore
 
 _FRAGMENT_FLAG = 4
 _POLL_ROWS = 4096
@@ -107,6 +108,11 @@ class StoreServer:
             opened.callback(self._clients.close)
             opened.callback(self._close_receivers)
             self._commits = CommitThread(self._repository, self._wake)
+            self._levels = self._read_levels()
+            self.closed = False
+            registry = context._engine.registry
+            registry.add(self, ReportedStore(str(self._repository.directory), self.status))
+            opened.callback(registry.remove, self)
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
@@ -119,6 +125,7 @@ class StoreServer:
 
     def close(self) -> None:
         """Commit what has arrived and release everything. serve() must have returned."""
+        self.closed = True
         self._opened.close()
 
     def stop(self) -> None:
@@ -173,17 +180,34 @@ class StoreServer:
         self._clients.write()
 
     def status(self) -> dict[str, Any]:
-        """Return the Store's counters, by name."""
+        """Return the Store's counters, by name (docs/counters.md). Any thread."""
         return {
             **self.side.counters,
             **self._clients.counters,
+            **self._commits.counters,
+            **self._commits.times().summary(),
+            **self._levels,
+            "damaged_reads": self._repository.damage_count,
             "refused_fragments": self.refused_fragments,
             "clients": len(self._clients),
             "topics": len(self._receivers),
             "staged_bytes": self._repository.staged_bytes,
         }
 
+    def _read_levels(self) -> dict[str, int]:
+        """Return what takes too long to be read at each scrape, or waits for the disk."""
+        sources, receivers = self._repository.state.counts()
+        messages, byte_count = self._repository.retained()
+        return {
+            "sources": sources,
+            "receivers": receivers,
+            "retained_messages": messages,
+            "retained_bytes": byte_count,
+            **disk_levels(self._repository.directory),
+        }
+
     def _write_status(self) -> None:
+        self._levels = self._read_levels()
         status = {**self.status(), "newest_sqns": self.side.newest_sqns()}
         with contextlib.suppress(OSError):  # on a full disk the file shows its age
             write_status(self._repository.directory, status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -14,6 +15,20 @@ from umstack.store.repository.client_state import FILE_NAME
 from umstack.store.repository.repository import LOCK_NAME
 
 STATUS_NAME = "status.json"
+
+
+def disk_levels(directory: Path) -> dict[str, int]:
+    """Return `segments`, `segment_bytes` and `free_bytes` of a Store's directory."""
+    sizes = []
+    for path in directory.glob("*.seg"):
+        with contextlib.suppress(FileNotFoundError):  # the Store has dropped it meanwhile
+            sizes.append(path.stat().st_size)
+    volume = os.statvfs(directory)
+    return {
+        "segments": len(sizes),
+        "segment_bytes": sum(sizes),
+        "free_bytes": volume.f_bavail * volume.f_frsize,
+    }
 
 
 def write_status(directory: Path, status: dict[str, Any]) -> None:
@@ -36,8 +51,6 @@ def read_status(directory: Path) -> dict[str, Any]:
     Raises:
         RepositoryDamaged: The directory has no client state.
     """
-    segments = [path.stat().st_size for path in directory.glob("*.seg")]
-    volume = os.statvfs(directory)
     try:
         counters = json.loads((directory / STATUS_NAME).read_text())
     except FileNotFoundError:
@@ -70,9 +83,7 @@ def read_status(directory: Path) -> dict[str, Any]:
     return {
         "directory": str(directory),
         "is_running": _is_locked(directory / LOCK_NAME),
-        "segments": len(segments),
-        "segment_bytes": sum(segments),
-        "free_bytes": volume.f_bavail * volume.f_frsize,
+        **disk_levels(directory),
         "sources": sources,
         "counters": counters,
     }
@@ -88,4 +99,4 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-__all__ = ["STATUS_NAME", "read_status", "write_status"]
+__all__ = ["STATUS_NAME", "disk_levels", "read_status", "write_status"]

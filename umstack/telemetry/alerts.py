@@ -26,6 +26,7 @@ class Alert:
 
 
 _SESSION = "session {{ $labels.transport }} of process {{ $labels.pid }} on {{ $labels.instance }}"
+_STORE = "Store {{ $labels.store }} on {{ $labels.instance }}"
 _CONTEXT = "process {{ $labels.pid }} on {{ $labels.interface }} of {{ $labels.instance }}"
 ALERTS = (
     Alert(
@@ -101,6 +102,22 @@ ALERTS = (
         "warning",
         f"The receive buffer overflows: {_CONTEXT}",
         "run sysctl -w net.core.rmem_max=8388608 and raise transport_lbtrm_receiver_socket_buffer",
+    ),
+    Alert(
+        "UmstackStoreDiskFull",
+        "rate({store.disk_full}[1m]) > 0",
+        "0s",
+        "critical",
+        f"The disk is full, so messages are not acknowledged: {_STORE}",
+        "free space on the volume, or give the Store a larger one",
+    ),
+    Alert(
+        "UmstackStoreDamaged",
+        "increase({store.damaged_reads}[5m]) > 0 or increase({store.disk_errors}[5m]) > 0",
+        "0s",
+        "critical",
+        f"The disk fails or has damaged messages: {_STORE}",
+        "umstack store verify DIR names the segments; replace the disk",
     ),
 )
 

@@ -157,6 +157,11 @@ def schema() -> CounterSchema:
     )
 
 
+def _core_groups(counter_schema: CounterSchema) -> list[CounterGroup]:
+    """Return the groups with a C struct: those of which the core counts something."""
+    return [group for group in counter_schema.groups if group.core_counters]
+
+
 def _struct_lines(group: CounterGroup, comments: bool) -> list[str]:
     lines = [f"typedef struct {group.struct_name} {{"]
     for counter in group.core_counters:
@@ -196,9 +201,8 @@ _C_HEADER_TOP = """\
 
 def render_c_header(counter_schema: CounterSchema | None = None) -> str:
     """Return the text of ffi/core/foundation/counters.h."""
-    groups = (counter_schema or schema()).groups
     lines = [_C_HEADER_TOP]
-    for group in groups:
+    for group in _core_groups(counter_schema or schema()):
         lines += ["", f"/* {group.doc} */", *_struct_lines(group, comments=True), "", *_reset_lines(group)]
     lines += ["", "#endif", "/* clang-format on */"]
     return "\n".join(lines) + "\n"
@@ -207,7 +211,7 @@ def render_c_header(counter_schema: CounterSchema | None = None) -> str:
 def render_cdef(counter_schema: CounterSchema | None = None) -> str:
     """Return the same structs for cffi's `cdef`."""
     lines: list[str] = []
-    for group in (counter_schema or schema()).groups:
+    for group in _core_groups(counter_schema or schema()):
         lines += _struct_lines(group, comments=False)
     return "\n".join(lines) + "\n"
 

@@ -11,7 +11,14 @@ from typing import Any
 
 from umstack.telemetry.alerts import in_promql
 from umstack.telemetry.counters import CounterKind, schema
-from umstack.telemetry.exporter_text import GROUPS, LATENCY_SECONDS, RECOVERY_SECONDS, Metric, metrics_of
+from umstack.telemetry.exporter_text import (
+    COMMIT_SECONDS,
+    GROUPS,
+    LATENCY_SECONDS,
+    RECOVERY_SECONDS,
+    Metric,
+    metrics_of,
+)
 
 _SCHEMA_VERSION = 39
 _WIDTH, _HEIGHT, _COLUMNS = 8, 7, 3
@@ -98,9 +105,14 @@ def dashboard() -> dict[str, Any]:
     panels: list[dict[str, Any]] = []
     for number, (title, expression, legend, unit) in enumerate(_FIRST):
         panels.append(_panel(number, title, "", in_promql(expression), legend, unit, 0))
-    for title, metric in (("Recovery time", RECOVERY_SECONDS), ("One-way latency", LATENCY_SECONDS)):
-        quantile = f"histogram_quantile(0.99, sum by (transport, le) ({_RATE.format(f'{metric}_bucket')}))"
-        panels.append(_panel(len(panels), f"{title}, 99th percentile", "", quantile, "{{transport}}", "s", 0))
+    for title, metric, label in (
+        ("Recovery time", RECOVERY_SECONDS, "transport"),
+        ("One-way latency", LATENCY_SECONDS, "transport"),
+        ("Commit time of a Store", COMMIT_SECONDS, "store"),
+    ):
+        quantile = f"histogram_quantile(0.99, sum by ({label}, le) ({_RATE.format(f'{metric}_bucket')}))"
+        legend = f"{{{{{label}}}}}"
+        panels.append(_panel(len(panels), f"{title}, 99th percentile", "", quantile, legend, "s", 0))
     top = (len(panels) + _COLUMNS - 1) // _COLUMNS * _HEIGHT
     for group in GROUPS:
         legend = " ".join(f"{{{{{label}}}}}" for label in (group.labels or ("interface", "pid")))

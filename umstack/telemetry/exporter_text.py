@@ -7,8 +7,8 @@ umstack.telemetry.statistics_reader). Each counter of the schema becomes one met
     source_transport.txw_bytes   snapshot  ->  umstack_source_transport_txw_bytes{transport=...}
     receiver_transport.nak_stm_max   ms    ->  umstack_receiver_transport_nak_stm_max_seconds{transport=...}
 
-Objects of one context with the same labels (two receivers of a topic) are one series. The numbers of topics, sessions
-and queues with their own labels are bounded; the others are added up under `(others)`.
+Objects of one context with the same labels (two receivers of a topic) are one series. The numbers of topics, sessions,
+queues and Stores with their own labels are bounded; the others are added up under `(others)`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from typing import Any
 
 from umstack.foreign_text import displayed
 from umstack.telemetry.counters import Counter, CounterKind, schema
-from umstack.telemetry.time_histogram import HISTOGRAMS, LatencyHistogram, RecoveryHistogram, TimeHistogram
+from umstack.telemetry.time_histogram import (
+    HISTOGRAMS,
+    CommitHistogram,
+    LatencyHistogram,
+    RecoveryHistogram,
+    TimeHistogram,
+)
 
 Report = Mapping[str, Any]
 Values = Mapping[str, int | float | None]
@@ -30,9 +36,11 @@ Labels = tuple[tuple[str, str], ...]
 TOPICS_MAX = 2000
 SESSIONS_MAX = 1000
 QUEUES_MAX = 1000
+STORES_MAX = 100
 OTHERS = "(others)"
 RECOVERY_SECONDS = "umstack_receiver_transport_recovery_seconds"
 LATENCY_SECONDS = "umstack_receiver_transport_latency_seconds"
+COMMIT_SECONDS = "umstack_store_commit_seconds"
 _BUCKETS_PER_BOUND = 4
 """The core's histogram has four buckets per octave; one per octave is enough for a dashboard."""
 
@@ -55,6 +63,7 @@ GROUPS = (
     Group("receivers", "receiver", ("topic",)),
     Group("event_queues", "event_queue", ("queue",)),
     Group("hot_failover", "hot_failover", ("queue",)),
+    Group("stores", "store", ("store",)),
 )
 _MERGED = {CounterKind.MIN: min, CounterKind.MAX: max}
 
@@ -153,11 +162,12 @@ class Exposition:
     """Converts reports to metric families, scrape after scrape. One thread at a time."""
 
     def __init__(self, topics_max: int = TOPICS_MAX, sessions_max: int = SESSIONS_MAX) -> None:
-        """Show at most this many topics and sessions, and QUEUES_MAX queues, by name, over all contexts."""
+        """Show at most this many topics and sessions by name, and QUEUES_MAX queues and STORES_MAX Stores."""
         self._bounds = {
             "topic": LabelBound(topics_max),
             "transport": LabelBound(sessions_max),
             "queue": LabelBound(QUEUES_MAX),
+            "store": LabelBound(STORES_MAX),
         }
 
     def families(self, reports: Sequence[Report]) -> Iterator[Family]:
@@ -194,6 +204,13 @@ class Exposition:
                     LatencyHistogram,
                     LATENCY_SECONDS,
                     "Time from the sending of a message (publisher's clock) to its arrival (this host's clock).",
+                )
+            if group.name == "store":
+                yield _histogram(
+                    series,
+                    CommitHistogram,
+                    COMMIT_SECONDS,
+                    "Time that a Store took to commit staged messages.",
                 )
 
 

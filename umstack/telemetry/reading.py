@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from umstack._core import ffi, lib
@@ -22,6 +23,14 @@ Histogram = TypeVar("Histogram", bound=TimeHistogram)
 
 Counters = dict[str, int | float | None]
 """Values by name; None for a minimum without a sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedStore:
+    """The counters of a Store that receives with a context: its part in the registry of the context."""
+
+    directory: str
+    read: Callable[[], dict[str, Any]]
 
 
 def read_counters(group: str, read: Callable[[Any, Any], int], handle: Any) -> Counters:
@@ -126,6 +135,7 @@ def context_report(
                 for one in registry.parts(QueueMemory)
                 if (counters := hot_failover_counters(one))
             ],
+            "stores": [{"store": one.directory, **one.read()} for one in registry.parts(ReportedStore)],
         }
 
 

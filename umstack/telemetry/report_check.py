@@ -23,9 +23,10 @@ _LISTS = {
     "receivers": ("topic",),
     "event_queues": ("queue",),
     "hot_failover": ("queue",),
+    "stores": ("store",),
     "errors": ("logger", "subject", "text"),
 }
-_NEW_LISTS = ("event_queues", "hot_failover", "errors")
+_NEW_LISTS = ("event_queues", "hot_failover", "stores", "errors")
 """Lists that a process of an earlier version does not have."""
 
 

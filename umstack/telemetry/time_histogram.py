@@ -1,4 +1,4 @@
-"""Histograms of recovery times and one-way latencies, from the core's buckets.
+"""Histograms of recovery times and one-way latencies, from the core's buckets, and of the commit times of a Store.
 
 Four buckets per octave make a percentile accurate to about a tenth of its value. The layout is that of
 ffi/core/foundation/time_histogram.h.
@@ -45,6 +45,27 @@ class TimeHistogram:
             ```
         """
         return (4 + bucket % 4) << (cls.OCTAVE_FIRST - 2 + bucket // 4)
+
+    @classmethod
+    def bucket_of(cls, time_ns: int) -> int:
+        """Return the bucket of a time.
+
+        Args:
+            time_ns: The time in nanoseconds.
+
+        Returns:
+            The index of the bucket.
+
+        Example:
+            ```python
+            print(type(ctx.latencies()).bucket_of(1_000_000))
+            ```
+        """
+        octave = time_ns.bit_length() - 1
+        if octave < cls.OCTAVE_FIRST:
+            return 0
+        bucket = 4 * (octave - cls.OCTAVE_FIRST) + (time_ns >> (octave - 2)) - 4
+        return min(bucket, cls.BUCKETS - 1)
 
     @classmethod
     def empty(cls) -> Self:
@@ -175,4 +196,15 @@ class LatencyHistogram(TimeHistogram):
     READ = lib.um_statistics_latency_histogram
 
 
-HISTOGRAMS: tuple[type[TimeHistogram], ...] = (RecoveryHistogram, LatencyHistogram)
+class CommitHistogram(TimeHistogram):
+    """How long the commits of a Store took: its own thread counts them."""
+
+    __slots__ = ()
+    OCTAVE_FIRST = 14
+    """2^14 ns (16 us) to 2^36 ns (69 s)."""
+    BUCKETS = 88
+    COUNTED = "timed_commits"
+    NAME = "commit"
+
+
+HISTOGRAMS: tuple[type[TimeHistogram], ...] = (RecoveryHistogram, LatencyHistogram, CommitHistogram)

@@ -62,10 +62,13 @@ class Outbox:
         self.counters = dict.fromkeys(
             (
                 "messages",
+                "message_bytes",
                 "duplicates",
                 "late",
                 "proactive",
                 "acknowledgements",
+                "registrations",
+                "replays",
                 "served",
                 "missing",
                 "refused",

@@ -139,6 +139,8 @@ class StoreReceivers:
             else:
                 wanted_sqn = first_since(self._repository, found.number, ranges, start.time_ns)
             low = min(max(wanted_sqn, oldest), high + 1)
+        self._outbox.counters["registrations"] += 1
+        self._outbox.counters["replays"] += low <= high
         response = RegistrationResponse(
             is_source=False,
             reg_id=receiver.registration_id,

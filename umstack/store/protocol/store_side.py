@@ -233,6 +233,7 @@ class StoreSide:
             wanted.topic,
             wanted.session_id,
         )
+        self._outbox.counters["registrations"] += 1
         self._sources[number] = source
         one.sources.add(number)
         one.has_registered = True
@@ -424,6 +425,7 @@ class StoreSide:
         self._newest[number] = max(near, sqn)
         self._staged.add((number, sqn))
         self._outbox.counters["messages"] += 1
+        self._outbox.counters["message_bytes"] += len(message)
         return True
 
     def _newest_of(self, number: int) -> int | None:

@@ -281,6 +281,15 @@ class ClientState:
             ).fetchall()
         return [_source(row) for row in rows]
 
+    def counts(self) -> tuple[int, int]:
+        """Return the numbers of registered sources and receivers."""
+        with self._lock:
+            found = self._database.execute(
+                "SELECT (SELECT count(*) FROM sources WHERE forgotten_position IS NULL), "
+                "(SELECT count(*) FROM receivers)"
+            ).fetchone()
+        return found[0], found[1]
+
     def source(self, number: int) -> SourceState | None:
         """Return a registered source, or None."""
         with self._lock:

@@ -537,6 +537,17 @@ class Repository:
                     return [(one.first_sqn, one.last_sqn) for one in ffi.unpack(found, count)]
                 capacity = count
 
+    def retained(self) -> tuple[int, int]:
+        """Return how many messages are kept, those marked lost included, and the bytes of their records."""
+        messages = byte_count = 0
+        size = ffi.new("uint64_t *")
+        for source in self.state.sources():
+            messages += sum(last - first + 1 for first, last in self.ranges(source.number))
+            with self._lock:
+                lib.um_span_index_size(self._index, source.number, size)
+            byte_count += size[0]
+        return messages, byte_count
+
     def holds(self, source: int, sqn: int) -> bool:
         """Return true if this message, or a marker that it is lost, is committed.
 
