@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import time_limits
+from tests import repeats
 
 TESTS = Path(__file__).parent
 TIERS = {
@@ -137,8 +137,8 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(TierCounts(required), "tier-counts")
-        config.pluginmanager.register(time_limits.TimeLimits(), "time-limits")
-    config.pluginmanager.register(time_limits, "marks-time-limits")
+        config.pluginmanager.register(repeats.Repeats(), "repeats")
+    config.pluginmanager.register(repeats, "marks-repeats")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

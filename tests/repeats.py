@@ -1,9 +1,15 @@
-"""Tests that ran out of time: a limit that passed beside other tests proves nothing about the product yet.
+"""Failures of a run that are repeated alone, after the rest.
 
-How long an event takes depends on what else the machine does, so a limit of time that was never exceeded on one machine
-is exceeded on a slower one. A run in which nothing else failed ends with status 10 and writes those tests to a file;
-scripts/test runs them once more, one by one. One that runs out of time again has failed. Any other failure, an error
-outside a test, and more than a few such tests fail the run at once.
+Other work of the machine decides how long an event takes, and in which order threads and processes run. A failure that
+comes once in many runs is a fault, of the product or of the test, but it need not be one of the change at hand. If a
+run has few failures, and each is of a kind below, it ends with a status of its own and writes those tests to a file;
+scripts/test runs them alone and names them at the end, because each is to be looked at.
+
+- ran out of time: the test waited for a condition, a program or a call for as long as it allows. It must pass once.
+- another failure in a tier of real time (threads, sockets, processes). It must pass five times in a row.
+
+Final are: a failure in a tier whose course depends on its seed alone, because another seed would hide it; a failure of
+a file or of a test's end; and more than a few failures.
 """
 
 from __future__ import annotations
@@ -14,12 +20,15 @@ from pathlib import Path
 
 import pytest
 
-FILE = "UMSTACK_TIME_LIMITS"
+FILE = "UMSTACK_REPEATS"
 """The variable that names the file; unset: nothing is repeated."""
 REPEATED_MAX = 6
-"""More tests than this that ran out of time are a fault of their own."""
-STATUS = 10
-"""Of a run whose only failures are in the file."""
+"""More failing tests than this are a fault of the change."""
+STATUS_LATE = 10
+"""Of a run whose failures all ran out of time."""
+STATUS_FAILED = 11
+"""Of a run that had other failures, too."""
+REAL_TIME = ("tests/unit/", "tests/spark/", "tests/netns/")
 _DEADLINE = re.compile(r"assert time\.monotonic\(\) < \w+")
 _TIMEOUTS = ("TimeoutError", "TimeoutExpired")
 """Names, because libraries have classes of their own."""
@@ -36,12 +45,13 @@ def ran_out_of_time(error: BaseException, statement: str) -> bool:
     return type(error).__name__ in _TIMEOUTS
 
 
-class TimeLimits:
-    """Separates, in the process that reports, tests that ran out of time from those that failed."""
+class Repeats:
+    """Separates, in the process that reports, failures that are repeated from those that are final."""
 
     def __init__(self) -> None:
         """Start with no failure."""
-        self.repeated: list[str] = []
+        self.repeated: dict[str, bool] = {}
+        """By test: true if it ran out of time."""
         self.has_failed = False
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -50,10 +60,13 @@ class TimeLimits:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note a failure."""
-        if report.failed and report.when == "call" and getattr(report, "ran_out_of_time", False):
-            self.repeated.append(report.nodeid)
+        if not report.failed:
+            return
+        is_late = getattr(report, "ran_out_of_time", False)
+        if report.when == "call" and (is_late or report.nodeid.startswith(REAL_TIME)):
+            self.repeated[report.nodeid] = is_late
         else:
-            self.has_failed |= report.failed
+            self.has_failed = True
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -62,7 +75,7 @@ class TimeLimits:
         is_alone = not self.has_failed and 0 < len(self.repeated) <= REPEATED_MAX
         if file and is_alone and session.exitstatus == pytest.ExitCode.TESTS_FAILED:
             Path(file).write_text("\n".join(self.repeated) + "\n")
-            session.exitstatus = STATUS
+            session.exitstatus = STATUS_LATE if all(self.repeated.values()) else STATUS_FAILED
 
 
 @pytest.hookimpl(wrapper=True)
