@@ -31,6 +31,7 @@ RESULT_KEYS = {
 }
 DATAGRAM_BASELINES = {"raw-udp", "raw-udp-packed", "raw-udp-gso"}
 BASELINES = {*DATAGRAM_BASELINES, "raw-tcp", "zmq-pair-python", *ZMQ_PEERS}
+pytestmark = pytest.mark.timeout(300)
 QUICK = ("--seconds", "0.1", "--rounds", "1", "--json")
 
 
@@ -44,7 +45,7 @@ def measured(*module: str) -> list[dict[str, Any]]:
     fault.
     """
     command = [sys.executable, "-m", *module, *QUICK]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert {"kernel", "cpus", "python", "versions", "mtu", "segmentation", "governor"} <= found[
@@ -241,7 +242,7 @@ def test_compare_puts_both_links_and_the_raw_ends_side_by_side(tmp_path: Path) -
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

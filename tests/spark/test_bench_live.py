@@ -20,7 +20,7 @@ from umstack.bench.live import Arrivals, Taken, judged
 from umstack.recorder import JournalReader
 
 _MIB = 1 << 20
-_SECONDS = 170
+_SECONDS = 280
 
 
 @pytest.mark.timeout(_SECONDS + 5)

@@ -30,7 +30,8 @@ from umstack.spark import live_sink
 from umstack.spark.live_options import LiveOptions, PublishOptions
 from umstack.spark.live_source import LiveReader, UmstackDataSource, live_schema, ranges
 
-START_SECONDS = 60.0
+START_SECONDS = 150.0
+pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from umstack.recorder.background import is_recording, writer_of
 from umstack.recorder.tables import messages
 from umstack.spark import register_views
 
-START_SECONDS = 60.0
+START_SECONDS = 150.0
 SOURCE = "LBTRM:10.0.0.1:14400:5eed0001:239.1.1.1:14400"
 OTHER = "LBTRM:10.0.0.2:14400:5eed0002:239.1.1.1:14400[3]"
 

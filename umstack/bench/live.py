@@ -30,6 +30,7 @@ from umstack.recorder.journal import JournalReader
 from umstack.recorder.tables import messages
 from umstack.spark.live_source import NAME, UmstackDataSource
 from umstack.spark.spark_session import enough_memory, spark_session
+from umstack.spark.streaming_query import start_connected
 
 TOPIC = "bench.live"
 TRIGGER_SECONDS = 1
@@ -271,7 +272,7 @@ def _query(spark: SparkSession, folder: Path) -> Iterator[tuple[StreamingQuery, 
     rows = spark.readStream.format(NAME).option("forgetCommitted", "true").load(str(_journal(folder)))
     writer = rows.writeStream.trigger(processingTime=f"{TRIGGER_SECONDS} seconds")
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
-    query = writer.foreachBatch(arrivals.take).start()
+    query = start_connected(writer.foreachBatch(arrivals.take).start)
     try:
         yield query, arrivals
     finally:

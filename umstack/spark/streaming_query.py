@@ -38,10 +38,11 @@ def start_query(writer: DataStreamWriter, checkpoint: Path) -> StreamingQuery:
         raise
 
 
-def run_query(
-    start: Callable[[], StreamingQuery], started: Callable[[], None], wait: Callable[[StreamingQuery], object]
-) -> None:
-    """Start a query, wait for it, and stop it. A query whose source did not start in time is started again.
+def start_connected(
+    start: Callable[[], StreamingQuery],
+    wait: Callable[[StreamingQuery], object] = StreamingQuery.processAllAvailable,
+) -> StreamingQuery:
+    """Start a query, and wait for it. A query whose source did not start in time is started again.
 
     Spark gives the Python process of a stream's source ten seconds to import PySpark and connect. No setting changes
     that (createSimpleWorker in Spark's PythonWorkerFactory), and on a busy machine it takes longer. The source starts
@@ -49,22 +50,45 @@ def run_query(
 
     Args:
         start: Starts the query.
-        started: Called once, when the query has been started.
-        wait: Waits for the query; its failure is a SystemFailure.
+        wait: Waits for the query; by default until it has processed the existing data.
+
+    Returns:
+        The query, which runs unless `wait` has waited for its end.
     """
     for left in reversed(range(_STARTS)):
         query = start()
-        if left == _STARTS - 1:
-            started()
         try:
             wait(query)
-            return
-        except SystemFailure as error:
+            return query
+        except BaseException as error:
+            query.stop()
             if left == 0 or _NOT_CONNECTED not in str(error):
                 raise
-            _LOG.warning("%s; starting the query again", error)
-        finally:
-            query.stop()
+            _LOG.warning("%s; starting the query again", str(error).splitlines()[0])
+    raise AssertionError("the last start returns or raises")
+
+
+def run_query(
+    start: Callable[[], StreamingQuery], started: Callable[[], None], wait: Callable[[StreamingQuery], object]
+) -> None:
+    """Start a query as start_connected() does, wait for it, and stop it.
+
+    Args:
+        start: Starts the query.
+        started: Called once, when the query has been started.
+        wait: Waits for the query; its failure is a SystemFailure.
+    """
+    has_started = False
+
+    def start_and_report() -> StreamingQuery:
+        nonlocal has_started
+        query = start()
+        if not has_started:
+            has_started = True
+            started()
+        return query
+
+    start_connected(start_and_report, wait).stop()
 
 
 def wait_for_existing(query: StreamingQuery, stop: threading.Event, what: str, hint: str) -> bool:
