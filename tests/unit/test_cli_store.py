@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
+from umstack.bench import store_stream
 from umstack.bench.store import StorePlan, measure
 from umstack.cli import command
+from umstack.cli.bench_tables import store_tables
 from umstack.store.repository import Repository, RepositorySettings
 
 
@@ -91,3 +94,32 @@ def test_the_measurement_compares_with_a_loop(tmp_path: Path) -> None:
     assert found["messages_per_second"] > 0
     rates = [one["detail"]["disk_bytes_per_second"] for one in (found, loop)]
     assert found["ratios"]["write-loop"] == pytest.approx(rates[0] / rates[1])
+
+
+def test_a_stream_with_stores_is_measured_beside_one_without(tmp_path: Path) -> None:
+    """Every message arrives and becomes stable; what the stream has sent is read back from a Store."""
+    shown: list[str] = []
+    plan = store_stream.StoreStreamPlan(tmp_path, seconds=0.1, rounds=1, samples=5)
+    results = store_stream.measure(plan, shown.append)
+    assert [one["detail"]["stores"] for one in results] == [0, 1, 3]
+    assert len(shown) == 3
+    for one in results:
+        assert one["lost"] == 0
+        assert one["detail"]["unstable"] == 0
+        assert one["messages_per_second"] > 0
+    for one in results[1:]:
+        detail = one["detail"]
+        assert one["ratios"]["no Store"] == one["messages_per_second"] / results[0]["messages_per_second"]
+        assert (
+            0
+            < detail["stable_us"]["min_us"]
+            <= detail["stable_us"]["p50_us"]
+            <= detail["stable_us"]["p99_us"]
+        )
+        assert detail["sync_us"]["p50_us"] > 0
+        assert detail["stable_per_second"] > 0
+        assert detail["replayed"] == detail["sent"] + 5
+    assert list(tmp_path.iterdir()) == []
+    console = Console(width=200, record=True)
+    console.print(store_tables(results))
+    assert f"{results[1]['detail']['sync_us']['p50_us']:,.0f}" in console.export_text()

@@ -27,6 +27,7 @@ from umstack.bench import (
     ring_targets,
     scale,
     store,
+    store_stream,
     targets,
     throughput,
 )
@@ -58,7 +59,7 @@ from umstack.cli.bench_tables import (
     pipeline_table,
     recovery_tables,
     scale_table,
-    store_table,
+    store_tables,
     target_table,
     throughput_table,
 )
@@ -514,6 +515,14 @@ def _driver(seconds: float, options: Sequence[str], as_json: bool, is_pinned: bo
     help="Durability of a commit. The loop syncs with disk only.",
 )
 @click.option(
+    "--stream-size",
+    type=click.IntRange(1, 1300),
+    default=1024,
+    show_default=True,
+    metavar="BYTES",
+    help="Size of a message of the stream.",
+)
+@click.option(
     "--seconds",
     type=click.FloatRange(min=0.05),
     default=2.0,
@@ -523,16 +532,29 @@ def _driver(seconds: float, options: Sequence[str], as_json: bool, is_pinned: bo
 @ROUNDS
 @JSON
 def _store(
-    sizes: Sequence[int], directory: Path, durability: str, seconds: float, rounds: int, as_json: bool
+    sizes: Sequence[int],
+    directory: Path,
+    durability: str,
+    stream_size: int,
+    seconds: float,
+    rounds: int,
+    as_json: bool,
 ) -> None:
-    """Measure a Store's repository, in turns with a loop of 1 MiB write and fdatasync in the same directory.
+    """Measure a Store's repository, and a stream that Stores keep, with everything on this machine.
 
-    Bytes per second are those of the segment files, with record headers of 32 bytes.
+    The repository takes turns with a loop of 1 MiB write and fdatasync in the same directory. Bytes per second are
+    those of the segment files, with record headers of 32 bytes.
+
+    A publisher sends one message after the other without a Store, with one, and with a quorum of three in turns: the
+    rate at a subscriber and of stable messages; the time from a send to its stability, in turns with a write and
+    fdatasync of 4 KiB; and the rate at which a reader gets the messages from a Store.
     """
-    plan = store.StorePlan(directory, sizes, Durability(durability), seconds, rounds)
+    kind = Durability(durability)
+    plan = store.StorePlan(directory, sizes, kind, seconds, rounds)
+    streams = store_stream.StoreStreamPlan(directory, stream_size, kind, seconds, rounds)
     with progress_shown("store") as progress:
-        results = store.measure(plan, progress)
-    report_results(results, describe("", False, rounds=rounds), as_json, store_table)
+        results = [*store.measure(plan, progress), *store_stream.measure(streams, progress)]
+    report_results(results, describe("", False, rounds=rounds), as_json, store_tables)
 
 
 @command.command("scale", epilog="Example: umstack bench scale --topics 1 --topics 1000 --receivers 1")

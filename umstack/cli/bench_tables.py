@@ -249,6 +249,40 @@ def store_table(results: Sequence[Result]) -> Table:
     return table
 
 
+def store_tables(results: Sequence[Result]) -> Group:
+    """Return the tables of a repository and of the streams that Stores keep."""
+    streams = [one for one in results if "stores" in one["detail"]]
+    return Group(store_table([one for one in results if one not in streams]), _store_stream_table(streams))
+
+
+def _store_stream_table(results: Sequence[Result]) -> Table:
+    """Return a table of streams without and with Stores."""
+    right = ("size", "live messages/s", "x no Store", "stable messages/s", "send to stable p50 us", "p99 us")
+    table = empty_table(("Stores",), (*right, "sync p50 us", "p99 us", "replayed messages/s", "lost"))
+    for one in results:
+        detail = one["detail"]
+        times = [
+            f"{detail[key][point]:,.0f}" if detail["stores"] else ""
+            for key in ("stable_us", "sync_us")
+            for point in ("p50_us", "p99_us")
+        ]
+        stable, replayed = (
+            rate_text(detail[key]) if detail["stores"] else ""
+            for key in ("stable_per_second", "replayed_per_second")
+        )
+        table.add_row(
+            str(detail["stores"]),
+            str(one["size"]),
+            rate_text(one["messages_per_second"]),
+            ratio_text(one, "no Store"),
+            stable,
+            *times,
+            replayed,
+            count_text(one["lost"]),
+        )
+    return table
+
+
 def scale_table(results: Sequence[Result]) -> Table:
     """Return a table of the CPU cost per message by number of topics and subscribers."""
     right = ("topics", "subscribers", "messages/s", "cpu ns: send", "receive", "compared")
