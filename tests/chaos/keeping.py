@@ -133,6 +133,8 @@ class Replaying(Part):
         self.passes = [0] * len(config["stores"])
         """Complete replays, by Store."""
         self.read_count = 0
+        self._key_file = context.options.authentication_key_file or None
+        self._encryption = context.options.encryption
 
     def live(self) -> None:
         """Replay until it is renewed or closed."""
@@ -152,7 +154,12 @@ class Replaying(Part):
         address, port = self.config["stores"][at]
         try:
             for message in replay(
-                self.config["topic"], (address, port), READER_SESSION, timeout=_OPEN_SECONDS
+                self.config["topic"],
+                (address, port),
+                READER_SESSION,
+                timeout=_OPEN_SECONDS,
+                authentication_key_file=self._key_file,
+                encryption=self._encryption,
             ):
                 # Written one by one: the next step acknowledges the message.
                 where = f"{message.source_reg_id} {message.sqn}"

@@ -16,7 +16,7 @@ DRIVER_HOST = 6
 STORE_CLIENT_HOST = 7
 """The host of the persistent source and its reader."""
 KEPT_TOPIC = "kept/a"
-"""Topic of the persistent source: without keys, so none that others receive."""
+"""Topic of the persistent source."""
 DIRECTIONS = get_args(PortDirection)
 OTHER_ADDRESS_OFFSET = 100
 _TOPICS = tuple(f"chaos/{letter}" for letter in "abcdef")
@@ -40,8 +40,6 @@ class Process:
     """Persistent sources."""
     replay: tuple[dict[str, Any], ...] = ()
     """Readers of Stores."""
-    has_keys: bool = True
-    """False: it has none, also if the others do."""
     is_attached: bool = False
     """True: its context has no link but attaches to the driver, which has the keys and the resolver."""
 
@@ -117,7 +115,7 @@ def make_plan(seed: int, seconds: float) -> Plan:
     draw = random.Random(f"chaos stores {seed}")
     stores = tuple(f"store{at}" for at in range(draw.choice((1, 3, 3))))
     durability = draw.choice(("disk", "written"))
-    processes += _store_clients(draw, seconds)
+    processes += _store_clients(draw, seconds, has_keys, encryption)
     faults = sorted(faults + _store_faults(draw, seconds, stores))
     return Plan(
         seed,
@@ -174,10 +172,12 @@ def _attached(draw: random.Random, topics: list[str]) -> tuple[Process, ...]:
 
 
 def _context_options(draw: random.Random, has_keys: bool, encryption: str) -> dict[str, Any]:
-    options: dict[str, Any] = {"link": draw.choice(("socket", "socket", "xdp"))}
-    if has_keys:
-        options |= {"authentication_scope": "all", "encryption": encryption}
-    return options
+    return {"link": draw.choice(("socket", "socket", "xdp")), **key_options(has_keys, encryption)}
+
+
+def key_options(has_keys: bool, encryption: str) -> dict[str, Any]:
+    """Return the options of a context with keys, without those that name the keys."""
+    return {"authentication_scope": "all", "encryption": encryption} if has_keys else {}
 
 
 def _source(draw: random.Random, topic: str) -> dict[str, Any]:
@@ -205,7 +205,9 @@ def _receiver_options(draw: random.Random) -> dict[str, Any]:
     }
 
 
-def _store_clients(draw: random.Random, seconds: float) -> tuple[Process, ...]:
+def _store_clients(
+    draw: random.Random, seconds: float, has_keys: bool, encryption: str
+) -> tuple[Process, ...]:
     """Return the persistent source and its reader."""
     options = {"transport": draw.choice(_TRANSPORTS)}
     source = {
@@ -214,10 +216,10 @@ def _store_clients(draw: random.Random, seconds: float) -> tuple[Process, ...]:
         "seed": draw.randrange(1 << 32),
         "bursts_per_second": min(5.0, _KEPT_BURSTS / seconds),
     }
-    context = {"link": draw.choice(("socket", "socket", "xdp"))}
+    context, reading = _context_options(draw, has_keys, encryption), key_options(has_keys, encryption)
     return (
-        Process("keeper", STORE_CLIENT_HOST, context, keep=(source,), has_keys=False),
-        Process("replayer", STORE_CLIENT_HOST, {}, replay=({"topic": KEPT_TOPIC},), has_keys=False),
+        Process("keeper", STORE_CLIENT_HOST, context, keep=(source,)),
+        Process("replayer", STORE_CLIENT_HOST, reading, replay=({"topic": KEPT_TOPIC},)),
     )
 
 

@@ -27,6 +27,7 @@ from tests.chaos.plan import (
     Fault,
     Plan,
     Process,
+    key_options,
 )
 from tests.chaos.recorded import SmallDisk, check_recording
 from tests.chaos.service import CLOSE_SECONDS, Outcome, Service, option_words
@@ -101,7 +102,7 @@ class Peer:
     def _shared_options(self) -> dict[str, Any]:
         if self.process.is_attached:
             return {"driver": str(self.run.driver_path)}
-        return self.run.options_of(has_keys=self.process.has_keys)
+        return self.run.context_options
 
     def _store_settings(self) -> dict[str, Any]:
         return {"stores": self.run.stores.endpoints, "journal": str(self.journal_path)}
@@ -243,12 +244,6 @@ class ChaosRun:
         self._read_logs()
         return self.outcome
 
-    def options_of(self, *, has_keys: bool) -> dict[str, Any]:
-        """Return the options that all contexts share; those of keys only if the context has keys."""
-        if has_keys:
-            return self.context_options
-        return {name: value for name, value in self.context_options.items() if name != _KEYS_OPTION}
-
     def _prepare(self) -> None:
         source = Path(__file__).with_name("clock_step.c")
         compiler = os.environ.get("CC", "cc")
@@ -269,12 +264,12 @@ class ChaosRun:
             self.services["resolver"] = Service(
                 self.outcome, self.work, "resolver", services, command, expected=(0,)
             )
-        options = dict(self.context_options)
-        if self.plan.has_keys:
-            options |= {"authentication_scope": "all", "encryption": self.plan.encryption}
+        words = option_words(
+            {**self.context_options, **key_options(self.plan.has_keys, self.plan.encryption)}
+        )
         command = [*python, "record", RECORDED_TOPIC, "--out", self.disk.inner_path, "-i", "eth0"]
         command += ["--part-seconds", "2"]
-        command += option_words(options)
+        command += words
         # Status 1: messages were lost, or the disk was full.
         recorder = Service(
             self.outcome, self.work, "recorder", services, self.disk.command(command), expected=(0, 1)
@@ -287,7 +282,6 @@ class ChaosRun:
             self.services["driver"] = Service(
                 self.outcome, self.work, "driver", host, command, (0,), "serving"
             )
-        words = option_words(self.options_of(has_keys=False))
         self.stores = Stores(self.plan, self.outcome, self.work, services, words)
         stack.callback(self.stores.close)
         self.services |= self.stores.services
