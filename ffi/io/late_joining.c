@@ -71,14 +71,21 @@ int um_subscription_fetch(um_subscription *subscription, um_fetch *fetch, const 
     um_receiver_session *session;
     um_delivery *delivery = um_fetch_find(fetch, &receiving->node, &subscription->core, &session);
     int result = -ENOENT;
+    bool wakes = false;
     if (delivery != NULL) {
+        int64_t now_ns = um_clock_ns();
         delivery->fetch.received_ns = um_clock_wall_ns();
         result = um_fetch_step(fetch, session, delivery, (const uint8_t *)received, length, (uint8_t *)out, capacity,
-                               um_clock_ns());
+                               now_ns);
+        wakes = fetch->wakes_node;
+        if (wakes)
+            um_node_wake(&receiving->node, now_ns);
     }
     um_event_queues_notify(subscription->queue->queues);
     um_receiving_report_recoveries(receiving);
     um_reactor_unlock(receiving->reactor);
+    if (wakes)
+        um_reactor_wake_by(receiving->reactor, 0);
     um_gate_leave(&subscription->gate);
     return result;
 }
@@ -93,7 +100,7 @@ int um_subscription_attend_fetch(um_subscription *subscription, um_fetch *fetch)
     um_delivery *delivery = um_fetch_find(fetch, &receiving->node, &subscription->core, &session);
     int64_t now_ns = um_clock_ns();
     int action = delivery == NULL ? -ENOENT : um_fetch_attend(fetch, session, delivery, now_ns);
-    bool wakes = delivery != NULL && fetch->has_given_up_some;
+    bool wakes = delivery != NULL && fetch->wakes_node;
     if (wakes) {
         um_event_queues_notify(subscription->queue->queues);
         um_receiving_report_recoveries(receiving);

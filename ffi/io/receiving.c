@@ -472,7 +472,6 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
     }
     um_delivery_init(delivery, receiver, receiving->next_delivery_id++, source, topic_index,
                      session->config.nak_generation_ns);
-    delivery->is_nak_free = !um_receiver_session_can_nak(session);
     if (um_receiver_session_map(session, delivery, um_clock_ns())) {
         um_group_report_topic(group_of(session), delivery);
         um_resume_points_apply(&receiving->node.resume_points, session, delivery);

@@ -85,6 +85,24 @@ static void check_clients(um_sim_world *world, um_client_map *clients, uint32_t 
             clients->behind_count);
 }
 
+/* UM-100, UM-101: a gap that is declared lost although nothing else arrives has a timer, unless it waits for the
+ * reader. */
+static void check_gap_timer(um_sim_world *world, const um_sim_host *host, int64_t due_ns, const um_delivery *delivery)
+{
+    enum { CHECK_NS = 10000000 }; /* while the gap is being fetched */
+    int64_t now_ns = um_sim_local_ns(host), interval_ns = delivery->receiver->config.loss_check_interval_ns;
+    bool is_timed = delivery->is_nak_free || interval_ns != 0;
+    if (delivery->state != UM_DELIVERY_RUNNING || delivery->gap_count == 0 || !is_timed || delivery->is_starved ||
+        delivery->announcements_due != 0)
+        return;
+    int64_t given_up_ns = delivery->gaps[delivery->gap_first].detected_ns + delivery->give_up_ns;
+    int64_t latest_ns = given_up_ns > now_ns + CHECK_NS ? given_up_ns : now_ns + CHECK_NS;
+    if (!delivery->is_nak_free)
+        latest_ns = now_ns + interval_ns;
+    REQUIRE(world, due_ns <= latest_ns, "host %u: delivery %u has a gap and no timer until %lld", host->index,
+            delivery->id, (long long)latest_ns);
+}
+
 static void check_host_bounds(um_sim_world *world, const um_sim_host *host)
 {
     const um_reorder_buffer *store = &host->node->store;
@@ -96,6 +114,8 @@ static void check_host_bounds(um_sim_world *world, const um_sim_host *host)
         const um_receiver_session *session = host->node->sessions[i];
         REQUIRE(world, session->losses.count <= session->losses.capacity, "host %u: loss map of %u", host->index,
                 session->losses.count);
+        for (const um_delivery *d = session->controllers; d != NULL && !host->is_dead; d = d->next)
+            check_gap_timer(world, host, host->node->due_ns[i], d);
     }
 }
 

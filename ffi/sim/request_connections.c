@@ -229,9 +229,17 @@ static void check_outstanding(um_sim_world *world, um_sim_join_state *join)
                         (long long)world->now_ns, join->index, outstanding, most);
 }
 
+static void wake_node(const um_fetch *fetch, um_sim_host *host)
+{
+    if (fetch->wakes_node)
+        um_node_wake(host->node, um_sim_local_ns(host)); /* a tick follows the step */
+}
+
 static void attend(um_sim_world *world, um_sim_join_state *join, um_receiver_session *session, um_delivery *delivery)
 {
-    int action = um_fetch_attend(&join->connection->fetch, session, delivery, um_sim_local_ns(join->receiver->host));
+    um_sim_host *host = join->receiver->host;
+    int action = um_fetch_attend(&join->connection->fetch, session, delivery, um_sim_local_ns(host));
+    wake_node(&join->connection->fetch, host);
     if (action == UM_FETCH_CONNECT)
         open_connection(world, join);
     else if (action == UM_FETCH_DISCONNECT)
@@ -258,6 +266,7 @@ static void run_receiver(um_sim_world *world, um_sim_join_state *join)
     delivery->fetch.received_ns = now_ns;
     int result = um_fetch_step(fetch, session, delivery, connection->to_receiver.bytes, connection->to_receiver.arrived,
                                requests, space < sizeof requests ? space : sizeof requests, now_ns);
+    wake_node(fetch, host);
     if (result != 0) {
         um_sim_end_fetch(join);
         return;

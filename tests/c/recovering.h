@@ -79,6 +79,7 @@ static inline um_receiver_session_config session_config(void)
         .nak_backoff_ns = 20 * NS_PER_MS,
         .nak_generation_ns = GENERATION_MS * (int64_t)NS_PER_MS,
         .activity_timeout_ns = 60 * (int64_t)NS_PER_S,
+        .send_naks = true,
         .datagram_max_bytes = 1472,
         .loss_capacity = 1024,
         .topic_capacity = 8,

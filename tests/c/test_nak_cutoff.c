@@ -27,7 +27,6 @@ static recovering *open_naking(bool offers)
 {
     recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 1000, offers);
     f->link.ops = &counting_ops;
-    f->session->config.send_naks = true;
     f->session->config.nak_cutoff_interval_ns = INTERVAL_MS * (int64_t)NS_PER_MS;
     f->receiver.config.loss_check_interval_ns = 0;
     naks = 0;

@@ -96,6 +96,24 @@ def test_a_gap_is_declared_in_bounded_time_without_later_data(
     assert _counters(contexts[1])["naks_sent"] == 0
 
 
+def test_losses_among_the_first_datagrams_are_declared_in_bounded_time(
+    contexts: tuple[Context, Context],
+) -> None:
+    """UM-101, UM-135: the first datagram is lost without an event, and a loss that is detected while the receiver
+    waits for it has its own event, without later data.
+    """
+    source, receiver = _connected(contexts, transport_lbtrm_loss_declaration_interval=300)
+    begin = time.monotonic()
+    _send_each(source, LOST, SHORT, LOST, SHORT)
+    rows = _rows_until(receiver, Message, 2)
+    assert 0.3 <= time.monotonic() - begin < 2.0
+    assert [(type(row), row.sequence_number) for row in rows] == [
+        (Message, 1),
+        (UnrecoverableLoss, 2),
+        (Message, 3),
+    ]
+
+
 def test_the_interval_defaults_to_the_nak_generation_interval(contexts: tuple[Context, Context]) -> None:
     """The default equals the behaviour before the option existed; it does not affect a receiver that sends
     NAKs."""

@@ -114,6 +114,7 @@ static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, 
     entry->total = fragment ? message->total : message->payload_length;
     entry->properties_bytes = message->flags & UM_MESSAGE_PROPERTIES ? message->properties_bytes : 0;
     entry->received_ns = arrival->received_ns;
+    entry->held_ns = arrival->now_ns;
     entry->sent_ns = message->sent_ns;
     if (!fragment || delivery->state == UM_DELIVERY_STARTING || um_reassembly_count(delivery, entry))
         return true;
@@ -426,29 +427,30 @@ void um_delivery_begin(um_delivery *delivery)
     UM_COUNT(delivery->receiver->counters.bos_events, 1);
 }
 
-/* Counts an entry that was held while starting. Returns false if there is none, or no space to count its bytes. */
-static bool count_held(um_delivery *delivery, uint32_t sqn)
+/* Counts an entry that was held while starting. Returns NULL if there is none, or no space to count its bytes. */
+static const um_reorder_entry *count_held(um_delivery *delivery, uint32_t sqn)
 {
     um_reorder_entry *entry = um_order_map_find(delivery, sqn);
     if (entry == NULL || entry->state == UM_REORDER_EXPECTED)
-        return false;
+        return NULL;
     if (entry->state == UM_REORDER_SEEN || !(entry->flags & UM_MESSAGE_FRAGMENT) ||
         um_reassembly_count(delivery, entry))
-        return true;
+        return entry;
     um_order_map_remove(delivery, entry);
-    return false;
+    return NULL;
 }
 
 void um_delivery_start(um_delivery *delivery, uint32_t next_sqn, int64_t now_ns)
 {
     uint32_t end = delivery->highest_sqn + 1, gap_start = delivery->lowest_held;
     start_at(delivery, next_sqn);
-    /* Sqns still lost between the held messages are ordinary gaps from now on. */
+    /* Sqns still lost between the held messages are ordinary gaps, as old as the message that follows them. */
     for (uint32_t sqn = gap_start; sqn != end; sqn++) {
-        if (!count_held(delivery, sqn))
+        const um_reorder_entry *entry = count_held(delivery, sqn);
+        if (entry == NULL)
             continue;
         if (gap_start != sqn)
-            um_order_map_add_gap(delivery, gap_start, sqn - 1, now_ns);
+            um_order_map_add_gap(delivery, gap_start, sqn - 1, entry->held_ns);
         gap_start = sqn + 1;
     }
     if (gap_start != end)

@@ -36,6 +36,7 @@ typedef struct um_reorder_entry {
     uint32_t properties_bytes; /* length of the properties at the end of the whole message; 0: none */
     int64_t received_ns;
     int64_t sent_ns;
+    int64_t held_ns; /* when the entry was made, on the clock of the gaps */
 } um_reorder_entry;
 
 /* All cells of one size. */

@@ -62,7 +62,7 @@ um_delivery *um_fetch_find(const um_fetch *fetch, um_node *node, const um_receiv
 
 static void give_up(um_fetch *fetch, um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
 {
-    fetch->is_given_up = fetch->has_given_up_some = true;
+    fetch->is_given_up = fetch->wakes_node = true;
     um_fetch_protocol_give_up(session, delivery, now_ns);
 }
 
@@ -75,8 +75,8 @@ static void observe(um_fetch *fetch, um_delivery *delivery)
     fetch->is_caught_up = !fetch->is_awaiting_range && !um_serial_before(delivery->next_sqn, delivery->fetch.target);
 }
 
-int um_fetch_step(um_fetch *fetch, um_receiver_session *session, um_delivery *delivery, const uint8_t *received,
-                  uint32_t length, uint8_t *out, uint32_t capacity, int64_t now_ns)
+static int step(um_fetch *fetch, um_receiver_session *session, um_delivery *delivery, const uint8_t *received,
+                uint32_t length, uint8_t *out, uint32_t capacity, int64_t now_ns)
 {
     fetch->consumed = fetch->written = 0;
     if (length > fetch->left_over) {
@@ -107,6 +107,23 @@ int um_fetch_step(um_fetch *fetch, um_receiver_session *session, um_delivery *de
         fetch->requested_ns = now_ns;
     observe(fetch, delivery);
     return 0;
+}
+
+/* True if a gap may be due before the reader has made space or anything arrives. */
+static bool has_timed_gap(const um_delivery *delivery)
+{
+    return delivery->state == UM_DELIVERY_RUNNING && delivery->gap_count > 0 && !delivery->is_starved &&
+           !delivery->announcements_due;
+}
+
+int um_fetch_step(um_fetch *fetch, um_receiver_session *session, um_delivery *delivery, const uint8_t *received,
+                  uint32_t length, uint8_t *out, uint32_t capacity, int64_t now_ns)
+{
+    bool had_timed_gap = has_timed_gap(delivery);
+    fetch->wakes_node = false;
+    int result = step(fetch, session, delivery, received, length, out, capacity, now_ns);
+    fetch->wakes_node |= has_timed_gap(delivery) && !had_timed_gap;
+    return result;
 }
 
 /* True if messages have arrived, or none are needed. A slow reader is no lack of progress. */
@@ -151,7 +168,7 @@ static int try_connect(um_fetch *fetch, um_receiver_session *session, um_deliver
 static int on_message_timeout(um_fetch *fetch, um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
 {
     fetch->progress_ns = now_ns;
-    fetch->has_given_up_some = true;
+    fetch->wakes_node = true;
     if (fetch->is_caught_up) { /* the source is idle and the past is complete */
         um_fetch_protocol_give_up(session, delivery, now_ns);
         return -ENOENT;
@@ -219,7 +236,7 @@ static bool needs_step(const um_fetch *fetch, um_delivery *delivery)
 
 int um_fetch_attend(um_fetch *fetch, um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
 {
-    fetch->has_given_up_some = false;
+    fetch->wakes_node = false;
     if (is_over(fetch, session, delivery))
         return -ENOENT;
     observe(fetch, delivery);

@@ -13,7 +13,7 @@
  *
  * Sans-I/O: the owner has the connection (umstack/recovery, ffi/sim/request_connections.c). It calls um_fetch_step with
  * the bytes received, sends the bytes written, and acts on the result of um_fetch_attend, which it calls every few
- * milliseconds.
+ * milliseconds. After either call it wakes the node if wakes_node is set.
  *
  * Threads: the owner's; it holds the context lock if a controller is an argument. Memory: the owner's. Errors: -ENOENT
  * when the fetch is over, -EBADMSG for a peer that violates the protocol.
@@ -59,7 +59,7 @@ typedef struct um_fetch {
     bool is_caught_up;         /* no message is missing now */
     bool is_left_to_transport; /* the source does not retain the next message, which has not timed out yet */
     bool is_given_up;          /* the fetch ended without success */
-    bool has_given_up_some;    /* the last um_fetch_attend gave up messages, so there may be rows to read */
+    bool wakes_node;           /* the last call gave up messages, or left gaps that had no timer: um_node_wake */
 
     bool has_requested_range; /* on this connection */
     bool has_heard;           /* bytes have arrived since the last request */

@@ -154,6 +154,7 @@ bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery
     link_controller(session, delivery);
     session->controller_count++;
     delivery->mapped_sqn = session->next_sqn;
+    delivery->is_nak_free = !um_receiver_session_can_nak(session);
     session->due_ns[UM_TIMER_CONTROLLERS] = now_ns;
     session->due_ns[UM_TIMER_STATUS] = now_ns;
     um_interest_on_mapped(session, delivery, now_ns);
@@ -220,7 +221,7 @@ static void on_tsni(um_receiver_session *session, const um_lbmc_message *message
             bool was_starting = d->state == UM_DELIVERY_STARTING;
             um_delivery_on_tsni(d, um_load_be32(record + 4), arrival);
             session->starting_count += (uint32_t)(d->state == UM_DELIVERY_STARTING) - was_starting;
-            if (d->is_nak_free && d->gap_count > 0)
+            if (d->gap_count > 0)
                 session->due_ns[UM_TIMER_CONTROLLERS] = arrival->now_ns;
         }
     }

@@ -50,6 +50,7 @@ void um_start_gate_open(um_receiver_session *session, int64_t now_ns)
         if (d->state == UM_DELIVERY_STARTING && !um_start_gate_is_closed(session, d, d->start_sqn)) {
             session->starting_count--;
             um_delivery_start(d, d->lowest_held, now_ns);
+            session->due_ns[UM_TIMER_CONTROLLERS] = now_ns; /* it may have gaps, which time out */
         }
     }
 }
