@@ -235,3 +235,33 @@ def test_the_command_begins_at_a_number_of_the_live_stream(tmp_path: Path) -> No
             is_over.set()
             sender.join()
         assert (done.exit_code, done.stdout) == (0, "3000\n3001\n3002\n")
+
+
+@pytest.mark.parametrize("first", [1 << 31, (1 << 31) + 5, (1 << 32) - (1 << 21), (1 << 32) + (1 << 31) + 9])
+def test_a_start_before_the_oldest_message_gets_all_whatever_their_numbers(
+    tmp_path: Path, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also beyond 2^31, where number 0 is nearer to the numbers that come next; and the live stream follows."""
+    monkeypatch.setattr("umstack.store.protocol.store_gaps.AWAY_NS", 1)  # nothing before `first` is expected
+    held = range(first, first + 10)
+    fill(tmp_path, held)
+    with running_store(tmp_path) as store, open_context() as context:
+        read = replay("orders", store.endpoint, session_id=1, start=0)
+        assert [message.sqn for message in read] == [sqn % (1 << 32) for sqn in held]
+        with (
+            context.source("orders", store=[store.endpoint], session_id=7) as source,
+            context.receiver("orders", from_store=[store.endpoint], start=0) as receiver,
+        ):
+            source.send(b"live", flush=True)
+            assert source.wait_stable(SECONDS)
+            found = [one.data for one in itertools.islice(receiver, 11)]
+            assert found == [*_numbers(first, first + 10), b"live"]
+            source.send(b"more", flush=True)
+            assert next(iter(receiver)).data == b"more"
+
+
+def test_a_start_behind_the_wrap_of_the_numbers_is_the_next_message(tmp_path: Path) -> None:
+    """A reader that continues behind the last number before the wrap gets nothing again."""
+    fill(tmp_path, range((1 << 32) - 10, 1 << 32))
+    with running_store(tmp_path) as store:
+        assert list(replay("orders", store.endpoint, session_id=1, start=0)) == []

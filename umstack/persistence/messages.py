@@ -11,6 +11,8 @@ _DATA = struct.Struct("!BBHII")
 _DATA_FOLLOWS = 0
 """Next header of a message without options: the payload."""
 _SPACE = 1 << 32
+NEXT_MAX = 1 << 20
+"""How far ahead of the newest message a reader may begin beyond the wrap of the numbers: more are not in flight."""
 
 
 class StoredData(NamedTuple):
@@ -26,6 +28,17 @@ def extended(sqn: int, near: int) -> int:
     """Return the 64-bit number with these lower 32 bits that is nearest to `near`; never negative."""
     found = near + ((sqn - near + (_SPACE >> 1)) % _SPACE) - (_SPACE >> 1)
     return found if found >= 0 else found + _SPACE
+
+
+def start_near(sqn: int, newest: int) -> int:
+    """Return the 64-bit number that a reader means who names the first message by these lower 32 bits.
+
+    It is the one nearest to the newest message, unless that is more than NEXT_MAX ahead of it, and the source has sent
+    this number before: then an old message is meant, also where the source is beyond 2^31.
+    """
+    found = extended(sqn, newest)
+    was_sent = sqn % _SPACE <= newest % _SPACE
+    return found - _SPACE if was_sent and found - newest > NEXT_MAX else found
 
 
 def encode_data(topic_index: int, sqn: int, payload: bytes, kind: int = MESSAGE) -> bytes:

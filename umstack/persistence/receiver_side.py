@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass, field
 
 from umstack._engine.endpoint import Endpoint
-from umstack.persistence.messages import extended
+from umstack.persistence.messages import extended, start_near
 from umstack.persistence.source_side import TRANSPORT_NAME
 from umstack.store.wire import (
     RECOVERED,
@@ -247,7 +247,8 @@ class ReceiverSide:
         known = [one.low_sqn for one in active if one.is_known]
         start = max(known) if known else min(one.low_sqn for one in active)
         if self._first_sqn is not None:
-            start = max(start, extended(self._first_sqn, start))
+            newest = max(start, *(one.high_sqn for one in active))
+            start = max(start, start_near(self._first_sqn, newest))
         self.start_sqn = start % _SPACE
 
     def _keep_alive(self, store: int, now_ns: int) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from umstack._engine.endpoint import Endpoint
-from umstack.persistence.messages import extended
+from umstack.persistence.messages import extended, start_near
 from umstack.persistence.replay_start import start_of
 from umstack.persistence.source_side import TRANSPORT_NAME
 from umstack.store.protocol.store_connections import Outbox, StoreConnection
@@ -135,7 +135,7 @@ class StoreReceivers:
         if start is not None and ranges:
             oldest = self._gaps.first_sqn(found.number, ranges)
             if start.sqn is not None:
-                wanted_sqn = extended(start.sqn % _SPACE, high)
+                wanted_sqn = start_near(start.sqn % _SPACE, high)
             else:
                 wanted_sqn = first_since(self._repository, found.number, ranges, start.time_ns)
             low = min(max(wanted_sqn, oldest), high + 1)
