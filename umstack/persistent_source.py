@@ -497,6 +497,9 @@ class PersistentSource:
                 if self._is_closed:
                     return
                 now_ns = time.monotonic_ns()
+                # With keys, a session whose clock was set back is replaced; so is one whose interface has moved.
+                if self._side.transport and self._side.transport != self._source.transport:
+                    self._side.attach(self._source.transport, self._source.topic_index, now_ns)
                 for at, link in enumerate(self._links):
                     if link.is_due(now_ns):
                         self._connect(at, now_ns)

@@ -15,6 +15,7 @@ import pytest
 from tests.shifted_clock import ShiftedProcess
 from tests.unit.keyed_peers import KEY_ID, OTHER, SECRET, write_keys
 from tests.unit.loopback import OWN_ADDRESSES, PORTS, open_context
+from tests.unit.store_thread import running_store
 from tests.waiting import SECONDS, wait_for
 from umstack import Context, Receiver
 from umstack.recorder.background import READER_NAME, Readers, note_reader
@@ -50,6 +51,26 @@ with umstack.Context("lo", **spec) as context, context.receiver("keyed") as rece
             else:
                 events.append(type(event).__name__)
         print(json.dumps({"received": received, "events": events}), flush=True)
+"""
+
+PERSIST = """
+import json, sys, time, umstack
+spec = json.loads(sys.argv[1])
+store = tuple(spec.pop("store"))
+with (
+    umstack.Context("lo", **spec) as context,
+    context.source("keyed", store=[store], session_id=7, ume_message_stability_timeout=600000) as source,
+):
+    sent = 0
+    while True:
+        try:
+            source.send(b"%d" % sent, flush=True, timeout=0.1)
+            sent += 1
+        except umstack.BackPressured:
+            pass
+        state = {"sent": sent, "stable": sent - len(source.unstable), "transport": source.transport}
+        print(json.dumps(state), flush=True)
+        time.sleep(0.02)
 """
 
 TAP_SECONDS = 0.3
@@ -196,3 +217,30 @@ def test_files_of_a_tap_are_rotated_by_age_despite_steps(tmp_path: Path, step: i
 
 def _stale_resolution(context: Context) -> int:
     return int(context.stats()["context"]["tr_dgrams_dropped_tag_stale"])
+
+
+def test_a_persistent_source_whose_clock_was_set_back_registers_its_new_session(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    """The Stores keep the data of the session that replaces the first one, without repeats by the source."""
+    with (
+        running_store(tmp_path / "store", **options) as store,
+        closing(
+            ShiftedProcess(tmp_path, PERSIST, {**OWN_ADDRESSES, **options, "store": store.endpoint})
+        ) as publisher,
+    ):
+
+        def stable() -> int:
+            return int(publisher.latest.get("stable", 0))
+
+        def sent() -> int:
+            return int(publisher.latest.get("sent", 0))
+
+        _await_more(stable, "the first stable messages")
+        first_transport = publisher.latest["transport"]
+        publisher.set_ahead(STEP_SECONDS)
+        _await_more(sent, "messages with stamps ahead")
+        publisher.set_ahead(0)
+        wait_for(lambda: publisher.latest["transport"] != first_transport, "the new session")
+        _await_more(sent, "messages of the new session")
+        _await_more(stable, "stable messages of the new session")

@@ -198,12 +198,17 @@ class SourceSide:
     # Inputs
 
     def attach(self, transport: str, topic_index: int, now_ns: int) -> None:
-        """The source exists: announce its transport session to the Stores. `first_sqn` must be known."""
+        """The source exists, or has a new transport session: announce it to the Stores. `first_sqn` must be known."""
         assert self.first_sqn is not None
         self._transport, self._topic_index = transport, topic_index
         for at, store in enumerate(self._stores):
-            if store.state is _State.ANSWERED:
+            if store.state in (_State.ANSWERED, _State.JOINING, _State.ACTIVE):
                 self._register(at, _State.JOINING, now_ns)
+
+    @property
+    def transport(self) -> str:
+        """The announced transport session; empty before the first."""
+        return self._transport
 
     def reserve(self, sqn: int, message: bytes, now_ns: int) -> None:
         """A message gets the next number and is being sent; it may be acknowledged before confirm()."""
