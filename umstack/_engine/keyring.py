@@ -1,4 +1,7 @@
-"""Keyring: loads the keys of a context from its key file into the core, and again whenever the file changes."""
+"""Keyring: loads the keys of a context from its key file into the core, and again whenever the file changes.
+
+FileKeys are the keys of a file without a context.
+"""
 
 from __future__ import annotations
 
@@ -56,36 +59,29 @@ def core_key_set(keys: tuple[Key, ...]) -> Any:
     return made
 
 
-class Keyring:
-    """The key sets of a context, under the core's numbers. Any thread may look up; one at a time may refresh."""
+class _LoadedKeys:
+    """The keys of a key file. Any thread may look up."""
 
-    __slots__ = ("_core", "_file", "_loaded", "_next_look", "_numbers", "_seen")
+    __slots__ = ("_file", "_loaded", "_options", "_seen")
 
-    def __init__(self, core: CoreContext) -> None:
-        """Load the key file of the core's options, if it has one."""
-        self._core = core
-        self._file = Path(core.options.authentication_key_file)
-        self._numbers: dict[str, int] = {}
+    def __init__(self, options: ContextOptions) -> None:
+        """Load the key file of the options, if they name one. Raises OptionError, or the error of the key file."""
+        self._options = options
+        self._file = Path(options.authentication_key_file)
         self._seen = self._identity()
-        self._loaded = load_keys(core.options)
-        self._next_look = time.monotonic() + _LOOK_SECONDS
+        self._loaded = load_keys(options)
         if self._loaded is not None:
             self._install(self._loaded)
 
     @property
     def is_loaded(self) -> bool:
-        """True if this context has keys."""
+        """True if the options request keys."""
         return self._loaded is not None
 
     @property
     def resolution(self) -> tuple[Key, ...]:
         """The keys of topic resolution. Empty if its datagrams have no tags."""
         return self._loaded.resolution if self._loaded is not None else ()
-
-    def number_of(self, topic: str) -> int:
-        """Return the core's number of a topic's key set, or 0 if its datagrams have no tags."""
-        pattern = self._loaded.pattern_of(topic) if self._loaded is not None else None
-        return self._numbers[pattern] if pattern is not None else 0
 
     def keys_of(self, topic: str) -> tuple[Key, ...]:
         """Return the keys of a topic. The first makes tags. Empty if the topic's datagrams have no tags."""
@@ -99,22 +95,16 @@ class Keyring:
         """Return the first key of any topic for which `is_meant` returns true, or None."""
         return (self._loaded or NO_KEYS).find(is_meant)
 
-    def refresh(self) -> bool:
-        """Load the file again if it has changed. Returns true if there are new keys.
+    def _reload(self) -> bool:
+        """Load the file again if it has changed. Returns true if there are new keys. One thread at a time.
 
         A file with bad keys is logged, and the old keys stay in use.
-
-        Sessions of a pattern that was removed from the file keep their keys.
         """
-        now = time.monotonic()
-        if self._loaded is None or now < self._next_look:
-            return False
-        self._next_look = now + _LOOK_SECONDS
         identity = self._identity()
-        if identity == self._seen:
+        if self._loaded is None or identity == self._seen:
             return False
         try:
-            loaded = _keys_in(self._file, self._core.options)
+            loaded = _keys_in(self._file, self._options)
             self._install(loaded)
         except UmError as error:
             _records.write("bad", logging.ERROR, "the keys in use stay, the changed file has none: %s", error)
@@ -131,6 +121,49 @@ class Keyring:
         except OSError:
             return ()
         return (found.st_ino, found.st_dev, found.st_mtime_ns, found.st_size, found.st_mode, found.st_uid)
+
+    def _install(self, loaded: KeyFile) -> None:
+        """Use these keys. Raises UmError: the earlier ones stay."""
+
+
+class FileKeys(_LoadedKeys):
+    """The keys of a key file for a client without a context. Used by one thread."""
+
+    __slots__ = ()
+
+    def keys_of(self, topic: str) -> tuple[Key, ...]:
+        """Return the keys of a topic as the file contains them now. The first makes tags."""
+        self._reload()
+        return super().keys_of(topic)
+
+
+class Keyring(_LoadedKeys):
+    """The key sets of a context, under the core's numbers. Any thread may look up; one at a time may refresh."""
+
+    __slots__ = ("_core", "_next_look", "_numbers")
+
+    def __init__(self, core: CoreContext) -> None:
+        """Load the key file of the core's options, if it has one."""
+        self._core = core
+        self._numbers: dict[str, int] = {}
+        super().__init__(core.options)
+        self._next_look = time.monotonic() + _LOOK_SECONDS
+
+    def refresh(self) -> bool:
+        """Load the file again if it has changed, at most once a second. Returns true if there are new keys.
+
+        Sessions of a pattern that was removed from the file keep their keys.
+        """
+        now = time.monotonic()
+        if now < self._next_look:
+            return False
+        self._next_look = now + _LOOK_SECONDS
+        return self._reload()
+
+    def number_of(self, topic: str) -> int:
+        """Return the core's number of a topic's key set, or 0 if its datagrams have no tags."""
+        pattern = self._loaded.pattern_of(topic) if self._loaded is not None else None
+        return self._numbers[pattern] if pattern is not None else 0
 
     def _install(self, loaded: KeyFile) -> None:
         for pattern, keys in loaded.topics:

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Protocol
 import click
 
 from umstack._engine.endpoint import Endpoint
-from umstack._engine.keyring import load_keys
+from umstack._engine.keyring import FileKeys
 from umstack.batch import Batch
 from umstack.cli.framing import join_lines, join_records
 from umstack.cli.interruption import INTERRUPTED_STATUS, interruptible, terminable
@@ -57,7 +57,6 @@ from umstack.events import (
 from umstack.files import Target, TreeReceiver, TreeReport
 from umstack.foreign_text import displayed
 from umstack.hot_failover_receiver import HotFailoverReceiver
-from umstack.key_file import NO_KEYS, KeyFile
 from umstack.message_properties import PropertyValue
 from umstack.persistence.replay_start import ReplayStart
 from umstack.persistence.session_ids import temporary_session_id
@@ -327,7 +326,7 @@ def command(
             session = 0
             if stored.stores:
                 with interruptible(summary):
-                    keys = load_keys(config.context_options()) or NO_KEYS
+                    keys = FileKeys(config.context_options())
                     session = _play(stored, keys, sink, summary, meter, ending)
             if not stored.stores or session:
                 contexts = [
@@ -425,7 +424,7 @@ def _note_counters(contexts: Sequence[Context], receiver: AnyReceiver, summary: 
     }
 
 
-def _play(stored: Stored, keys: KeyFile, sink: Sink, summary: Summary, meter: Meter, ending: Ending) -> int:
+def _play(stored: Stored, keys: FileKeys, sink: Sink, summary: Summary, meter: Meter, ending: Ending) -> int:
     """Write what Stores have. Return the session id with which to continue live, or 0 if the run ends here."""
     session_id = stored.session_id or temporary_session_id()
     is_temporary = stored.session_id is None and ending.until_end

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from umstack._engine.endpoint import Endpoint
-from umstack._engine.keyring import load_keys
+from umstack._engine.keyring import FileKeys
 from umstack.config import Config
 from umstack.errors import NotConnected
 from umstack.key_file import NO_KEYS
@@ -95,10 +95,10 @@ def replay(
             _log.warning("%s: no Store has messages %d to %d", topic, item.first_sqn, item.last_sqn)
 
 
-def _keys_of(file: str | Path | None, encryption: str) -> TopicKeys:
+def _keys_of(file: str | Path | None, encryption: str) -> FileKeys:
     """Return the keys of a file. Raises OptionError, or the error of the file."""
     named = {} if file is None else {"authentication_scope": "all", "authentication_key_file": str(file)}
-    return load_keys(Config().context_options(**named, encryption=encryption)) or NO_KEYS
+    return FileKeys(Config().context_options(**named, encryption=encryption))
 
 
 class StoreReplay:
@@ -161,6 +161,7 @@ class StoreReplay:
             endpoint = left.pop(0)
             others = [one for one in self._stores if one != endpoint]
             has_moved = False
+            keys = self._keys.keys_of(self.topic)
             try:
                 for items in self._read(endpoint):
                     has_moved = True
@@ -168,8 +169,9 @@ class StoreReplay:
                 is_read = True
                 self._failed.pop(endpoint, None)
             except NotConnected as error:
-                if has_moved:
-                    left.insert(0, endpoint)  # a Store ends connections on which nothing is sent for long
+                # A Store ends connections on which nothing is sent for long, and those whose key was removed.
+                if has_moved or self._keys.keys_of(self.topic) != keys:
+                    left.insert(0, endpoint)
                 else:
                     failure = error
                     self._note_failed(endpoint, error)
