@@ -120,8 +120,8 @@ def test_the_command_replays_with_the_keys_of_its_configuration(keys: Path, stor
     ("file", "more", "reason"),
     [
         (None, {}, "configuration"),
-        ("others", {}, "without a greeting"),
-        ("keys", AES, "without a greeting"),
+        ("others", {}, "does not use this key"),
+        ("keys", AES, "does not use this key"),
     ],
     ids=["no key", "another key", "encrypted"],
 )
@@ -145,7 +145,7 @@ def test_a_source_with_a_key_is_refused_by_a_store_without(keys: Path, tmp_path:
     with (
         running_store(tmp_path / "plain") as store,
         open_context(**_options(keys)) as publishing,
-        pytest.raises(NotConnected, match="without a greeting"),
+        pytest.raises(NotConnected, match="does not use this key"),
     ):
         _publish(publishing, store, registration_timeout=1.2)
 
@@ -177,8 +177,8 @@ def test_a_replay_without_the_key_is_refused(
         assert source.close(SECONDS) == []
     for wrong, reason in (
         ({}, "configuration"),
-        ({"authentication_key_file": others}, "without a greeting"),
-        ({"authentication_key_file": keys, **AES}, "without a greeting"),
+        ({"authentication_key_file": others}, "does not use this key"),
+        ({"authentication_key_file": keys, **AES}, "does not use this key"),
     ):
         with pytest.raises(NotConnected, match=reason):
             list(replay(TOPIC, store.endpoint, 3, **wrong))  # type: ignore[arg-type]
@@ -236,3 +236,43 @@ def test_keys_rotate_without_loss(keys: Path, store: PausedStore) -> None:
     finally:
         for context in contexts:
             context.close()
+
+
+def test_a_replay_continues_with_the_key_that_replaces_its_first_one(keys: Path, store: PausedStore) -> None:
+    """It reads the key file again for each connection, so it survives a rotation."""
+    sent = [b"%d" % number for number in range(3 * 8192)]
+    with open_context(**_options(keys)) as publishing, _publish(publishing, store) as source:
+        source.send_many(sent, flush=True)
+        assert source.close(SECONDS) == []
+    read = replay(TOPIC, store.endpoint, 3, authentication_key_file=keys)
+    found = [next(read).data]
+    write_keys(keys, TOPIC, (8, OTHER))
+    ring = store._context._engine.keyring
+    wait_for(lambda: [one.id for one in ring.keys_of(TOPIC)] == [8], "the new key at the Store")
+    found += [one.data for one in read]
+    assert found == sent
+
+
+def test_a_store_that_ends_a_connection_early_has_not_refused_the_key(keys: Path) -> None:
+    """A Store that ends, or has no place for a client, is not reported as one with other keys."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, open_context(**_options(keys)) as publishing:
+        is_over = threading.Event()
+
+        def end_all() -> None:
+            while not is_over.is_set():
+                listener.accept()[0].close()
+
+        ending = threading.Thread(target=end_all)
+        ending.start()
+        try:
+            with pytest.raises(NotConnected, match="no answer"):
+                publishing.source(
+                    TOPIC, store=[listener.getsockname()], session_id=7, registration_timeout=1.0
+                )
+            with pytest.raises(NotConnected) as caught:
+                list(replay(TOPIC, listener.getsockname(), 3, authentication_key_file=keys))
+            assert "key" not in str(caught.value)
+        finally:
+            is_over.set()
+            socket.create_connection(listener.getsockname()).close()
+            ending.join()

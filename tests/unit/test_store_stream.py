@@ -197,6 +197,9 @@ def test_a_key_that_is_not_in_use_is_refused(ends: tuple[socket.socket, socket.s
     client.flush(ends[0])
     with pytest.raises(TagRefused, match="tag key"):
         store.receive(ends[1])
+    store.flush(ends[1])
+    with pytest.raises(TagRefused, match="does not use this key"):
+        client.receive(ends[0])
     client = stream(KEY, is_store=False, key=KEY)
     ends[1].send(
         RecordStream(OTHER.secret, 7, "", key_check(OTHER.secret), is_server=True, kind=KIND).greeting

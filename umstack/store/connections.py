@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import selectors
 import socket
@@ -182,6 +183,8 @@ class ClientConnections:
                 self._side.received(number, message)
         except (MalformedMessage, OSError) as error:
             self._log.write("client", logging.WARNING, "the connection of a client ended: %s", error)
+            with contextlib.suppress(OSError):
+                client.stream.flush(client.peer)  # a refused key is answered
             kind = "clients_malformed" if isinstance(error, MalformedMessage) else "clients_ended"
             self._end(number, "clients_unauthorized" if isinstance(error, TagRefused) else kind)
             return

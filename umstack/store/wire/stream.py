@@ -35,11 +35,10 @@ from umstack.streams.tags import (
     may_become_greeting,
 )
 
+_SUBJECT_MASK = (1 << 32) - 1
 PLAIN_WINDOW_BYTES = 2 * (MESSAGE_MAXIMUM_BYTES + 1)
 """Size of a receive window without tags: any message fits completely."""
-_NO_GREETING = (
-    "the Store ended the connection without a greeting: its keys or its option encryption may differ"
-)
+_REFUSED = "the Store does not use this key of the client, or only with another option encryption"
 
 
 class Keys(Protocol):
@@ -138,17 +137,11 @@ class StoreStream:
     def receive(self, peer: socket.socket) -> bool:
         """Receive once. Return false at the end of the stream. Raises OSError, TagRefused.
 
-        A Store that refuses a client's greeting ends the connection.
+        A Store that refuses a client's greeting answers with another one, which flush() sends, and ends the connection.
         """
-        is_greeted = self.has_begun or self._is_store
-        try:
-            count = self._received.receive(peer)
-        except ConnectionResetError:
-            if is_greeted:
-                raise
-            count = 0
-        if count == 0 and not is_greeted:
-            raise TagRefused(Refusal.KEY, _NO_GREETING)
+        count = self._received.receive(peer)
+        if count == 0 and not self.has_begun and not self._is_store:
+            raise ConnectionError("the Store ended the connection before its greeting")
         if count and not self.has_begun:
             self._begin()
         return count != 0
@@ -184,7 +177,7 @@ class StoreStream:
         if theirs is None:
             return
         if decode_greeting(theirs) != decode_greeting(self._greeting):
-            raise TagRefused(Refusal.KEY)
+            raise TagRefused(Refusal.KEY, _REFUSED)
         tags = StreamTags(
             key, self._keys.has, StreamKind.STORE, (self._greeting, theirs), self.endpoint, is_server=False
         )
@@ -195,8 +188,10 @@ class StoreStream:
     def _answer_greeting(self, theirs: bytes) -> None:
         said = decode_greeting(theirs)
         key = self._keys.find(lambda key: key.id == said.key_id and key_check(key) == said.subject)
-        if key is None or said.kind is not StreamKind.STORE:
-            raise TagRefused(Refusal.KEY)
+        if key is None or said.kind is not StreamKind.STORE or key.encrypts != said.is_encrypted:
+            refusal = said._replace(kind=StreamKind.STORE, subject=~said.subject & _SUBJECT_MASK)
+            self._sent.append(encode_greeting(refusal))
+            raise TagRefused(Refusal.KEY, _REFUSED)
         ours = encode_greeting(said)
         tags = StreamTags(
             key, self._keys.has, StreamKind.STORE, (theirs, ours), self.endpoint, is_server=True
