@@ -29,6 +29,7 @@ from umstack.recorder.tables import messages
 from umstack.spark import live_sink
 from umstack.spark.live_options import LiveOptions, PublishOptions
 from umstack.spark.live_source import LiveReader, UmstackDataSource, live_schema, ranges
+from umstack.spark.streaming_query import start_connected
 
 START_SECONDS = 150.0
 pytestmark = pytest.mark.timeout(400)
@@ -114,27 +115,29 @@ def test_a_restarted_query_neither_loses_nor_repeats(
         return rows.writeStream.option("checkpointLocation", str(checkpoint)).start(str(out))
 
     def taken(query: Any) -> int:
-        assert query.isActive, query.exception()
         return sum(progress["numInputRows"] for progress in query.recentProgress)
 
+    def await_rows(query: Any) -> None:
+        wait_for(lambda: not query.isActive or taken(query) > 1000, "rows", START_SECONDS)
+        if (error := query.exception()) is not None:
+            raise error
+
     with open_context() as context, context.source("live/numbers", flow_control="min") as source:
-        with running(start()) as query:
+        with running(start_connected(start)) as query:
             wait_for(lambda: query.isActive and source.is_connected, "the recorder", START_SECONDS)
             recorder = writer_of(journal)
             with Numbers(source) as publishing:
-                wait_for(lambda: taken(query) > 1000, "rows", START_SECONDS)
+                await_rows(query)
                 query.stop()
                 sent = publishing.sent
                 wait_for(lambda: publishing.sent > sent + 500, "messages while no query runs")
-                with running(start()) as second:
-                    wait_for(lambda: taken(second) > 1000, "rows of the second run", START_SECONDS)
+                start_connected(start, await_rows).stop()
             assert source.wait_drained(10)
         wait_for(lambda: JournalReader(journal / "messages").end == publishing.sent, "all in the journal")
         assert writer_of(journal) == recorder
         os.kill(recorder, signal.SIGKILL)
         wait_for(lambda: not is_recording(journal), "the recorder's end")
-        with running(start()) as third:
-            third.processAllAvailable()
+        start_connected(start).stop()
     assert numbers(live, out) == list(range(publishing.sent))
 
 
