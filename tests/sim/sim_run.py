@@ -35,6 +35,8 @@ MESSAGE_BYTES = 200
 WINDOW_BYTES = 1 << 20
 QUIET_NS = 600 * MS
 """A time longer than any recovery in these runs."""
+INITIAL_BACKOFF_NS = 20 * MS
+"""More than twice of the time that the losses need: also the random waits of a few NAKs show that it is too long."""
 ROUND_TRIP_NS = 300 * US
 LONGEST_ROUND_TRIP_NS = 4 * MS
 """The number of datagrams lost in the tail."""
@@ -89,7 +91,7 @@ class _Script:
         for number, host in enumerate(self.hosts):
             host.receiver().join(
                 self.source,
-                nak_initial_backoff_ns=10 * MS,
+                nak_initial_backoff_ns=INITIAL_BACKOFF_NS,
                 nak_backoff_ns=30 * MS,
                 window_bytes=WINDOW_BYTES,
                 random_seed=seed * 100 + number,
