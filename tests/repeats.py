@@ -6,7 +6,7 @@ run has few failures, and each is of a kind below, it ends with a status of its 
 scripts/test runs them alone and names them at the end, because each is to be looked at.
 
 - ran out of time: the test waited for a condition, a program or a call for as long as it allows. It must pass once.
-- another failure in a tier of real time (threads, sockets, processes). It must pass five times in a row.
+- another failure in a tier of real time (threads, sockets, processes). It must pass three times in a row.
 
 Final are: a failure in a tier whose course depends on its seed alone, because another seed would hide it; a failure of
 a file or of a test's end; and more than a few failures.
