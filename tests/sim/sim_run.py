@@ -36,7 +36,7 @@ WINDOW_BYTES = 1 << 20
 QUIET_NS = 600 * MS
 """A time longer than any recovery in these runs."""
 INITIAL_BACKOFF_NS = 20 * MS
-"""More than twice of the time that the losses need: also the random waits of a few NAKs show that it is too long."""
+"""More than twice the time that the losses need: also the random waits of a few NAKs show that it is too long."""
 ROUND_TRIP_NS = 300 * US
 LONGEST_ROUND_TRIP_NS = 4 * MS
 """The number of datagrams lost in the tail."""

@@ -40,7 +40,6 @@ class StoreSpec(EndSpec):
     durability: str = "disk"
     ports: tuple[int, ...] = ()
     """Ports of the Stores, on loopback; empty: the source has none."""
-    session_id: int = 1
 
 
 def keep(spec: StoreSpec) -> None:
@@ -56,16 +55,13 @@ def keep(spec: StoreSpec) -> None:
         receive_order()
         store.stop()
         thread.join()
-    say(status=store.side.counters)
 
 
 def publish(spec: StoreSpec) -> None:
     """Send for the time of the spec, then measure the time from a send to its stability, one message at a time."""
     with spec.open_context() as context:
         source: Source | PersistentSource = (
-            context.source(
-                spec.topic, store=[("127.0.0.1", port) for port in spec.ports], session_id=spec.session_id
-            )
+            context.source(spec.topic, store=[("127.0.0.1", port) for port in spec.ports], session_id=1)
             if spec.ports
             else context.source(spec.topic)
         )
