@@ -23,7 +23,7 @@ from umstack._engine.interface_addresses import check_multicast, context_interfa
 from umstack._engine.interface_follower import InterfaceFollower
 from umstack._engine.source_events import log_receiver_events
 from umstack._engine.subscription import LateMapping, Subscription
-from umstack._engine.transport_address import TransportAddress
+from umstack._engine.transport_address import LbtipcAddress, TransportAddress
 from umstack.async_closing import AsyncClosing
 from umstack.capture.writing.tap import TAP_RING_BYTES, Tap, TapSettings, datagram_observer
 from umstack.config import (
@@ -774,8 +774,10 @@ class Context(AsyncClosing):
             listener.on_unanswered(queries)
 
     def _on_source(self, topic: str, topic_index: int, address: TransportAddress, advertiser: str) -> None:
-        """Topic resolution found a source. With a driver, the driver receives it."""
-        if self._driver is not None or self._resolver.has_withdrawn(topic, topic_index, address):
+        """Topic resolution found a source. With a driver, the driver receives it, unless it is in memory already."""
+        if self._driver is not None and not isinstance(address, LbtipcAddress):
+            return
+        if self._resolver.has_withdrawn(topic, topic_index, address):
             return
         topic_options = self._resolver.topic_options(topic, topic_index, address)
         endpoint = endpoint_of(topic_options)
@@ -869,7 +871,7 @@ class Context(AsyncClosing):
         if ended and self._driver is not None:
             from umstack.attached import network_sessions
 
-            ended = network_sessions(self._engine.registry, ended)
+            ended = ended | network_sessions(self._engine.registry, ended)
         if ended is None or ended:
             self._resolver.forget_sessions(ended)
         self._engine.steer()

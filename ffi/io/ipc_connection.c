@@ -94,6 +94,7 @@ static void end(um_ipc_connection *connection, int64_t now_ns)
     detach(connection);
     connection->state = UM_IPC_ENDED;
     um_receiver_session_end(connection->session, now_ns);
+    um_reactor_wake_by(connection->reactor, now_ns); /* the loop removes the session */
 }
 
 /* Returns false if the socket is full, or closed. */

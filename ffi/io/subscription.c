@@ -64,6 +64,10 @@ int um_subscription_open(um_event_queue *queue, const um_receiver_config *config
 static void begin_retained(um_delivery *delivery, um_mapping *mapping)
 {
     delivery->request_port = mapping->request_port;
+    if (mapping->is_relayed) {
+        delivery->has_resume = false;
+        return;
+    }
     if (mapping->has_start && (!delivery->has_resume || um_serial_before(delivery->resume_sqn, mapping->start_sqn))) {
         delivery->has_resume = true;
         delivery->resume_sqn = mapping->start_sqn;

@@ -29,6 +29,7 @@ typedef struct um_mapping {
     uint32_t start_sqn;
     bool is_retaining; /* the source retains messages and offers them at request_port */
     bool joins_late;
+    bool is_relayed; /* the receivers behind a relay fetch what a retaining source sent before and between sessions */
     um_address request_port;
     uint32_t caching_proximity;
 

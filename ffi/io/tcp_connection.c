@@ -93,6 +93,7 @@ static void end(um_tcp_connection *connection, int64_t now_ns)
     connection->state = UM_TCP_ENDED;
     connection->has_rest = false;
     um_receiver_session_end(connection->session, now_ns);
+    um_reactor_wake_by(connection->reactor, now_ns); /* the loop removes the session */
 }
 
 /* Handles a lost or failed connection: the next attempt follows, unless it is too late for one. Its time is random, so

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.loopback import attaching, open_context, restart_turns, serving
+from tests.unit.loopback import Drivers, open_context, take_turns
 from tests.unit.ways import WAYS
 from tests.waiting import wait_for
 from umstack import Context
-from umstack.driving import Driver
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -28,11 +26,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Driver, Path]]:
-    """A driver that the tests of a module share, and its path."""
-    path = tmp_path_factory.mktemp("driver") / "driver.sock"
-    with serving(path) as one:
-        yield one, path
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
+    """The drivers that the contexts of a module attach to."""
+    found = Drivers(tmp_path_factory.mktemp("drivers"))
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="module")
@@ -41,20 +39,31 @@ def way(request: pytest.FixtureRequest) -> Iterator[str]:
 
     Modules and fixtures of contexts name it; open_context() then attaches the contexts (tests/unit/ways.py).
     """
-    kinds = WAYS[request.param]
-    if "driver" not in kinds:
-        yield request.param
+    chosen: str = request.param
+    if "driver" not in WAYS[chosen]:
+        yield chosen
         return
-    one, path = request.getfixturevalue("shared_driver")
-    with attaching(*(path if kind == "driver" else "none" for kind in kinds)):
-        yield request.param
-    wait_for(lambda: not one._applications and not one._ending, "the end of what the tests have left behind")
+    drivers = request.getfixturevalue("drivers")
+    take_turns(WAYS[chosen], drivers)
+    yield chosen
+    take_turns(["none"], None)
+    wait_for(lambda: drivers.are_idle, "the end of what the tests have left behind")
 
 
 @pytest.fixture(autouse=True)
-def _first_turn() -> None:
+def _first_turn(request: pytest.FixtureRequest) -> Iterator[None]:
     """The first context of each test has the first link of its way."""
-    restart_turns()
+    if "way" not in request.fixturenames:
+        yield
+        return
+    way: str = request.getfixturevalue("way")
+    if "driver" not in WAYS[way]:
+        yield
+        return
+    drivers = request.getfixturevalue("drivers")
+    take_turns(WAYS[way], drivers)
+    yield
+    drivers.end_idle()
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +73,12 @@ def both() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def sending(both: dict[str, Any]) -> Iterator[Context]:
+def sending(way: str, both: dict[str, Any]) -> Iterator[Context]:
     with open_context(**both) as context:
         yield context
 
 
 @pytest.fixture(scope="module")
-def receiving(both: dict[str, Any]) -> Iterator[Context]:
+def receiving(way: str, both: dict[str, Any]) -> Iterator[Context]:
     with open_context(**both) as context:
         yield context

@@ -6,8 +6,8 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,8 @@ OWN_ADDRESSES: dict[str, Any] = {
 FIXED_PORT = 10_000 + _PROCESS % 4000
 """A port for a test that names one: no range above has it, and the kernel gives it to no other socket by itself."""
 
-_drivers: list[tuple[str | Path, ...]] = [("none",)]
-_turns: list[Iterator[str | Path]] = [itertools.repeat("none")]
+_AT_THE_DRIVER = ("authentication_", "encryption", "resolver_", "transport_")
+"""Context options of the network begin like this; through a driver they are the driver's."""
 
 PORTS = {"request_tcp_port_low": 24391, "request_tcp_port_high": 25391}
 """Request ports for more contexts side by side than the default range has."""
@@ -55,7 +55,7 @@ PORTS = {"request_tcp_port_low": 24391, "request_tcp_port_high": 25391}
 def open_context(mode: str = "embedded", **options: Any) -> Context:
     """A context on loopback with addresses of this process."""
     chosen = {**OWN_ADDRESSES, "transport_lbtrm_datagram_max_size": DATAGRAM, **options}
-    return Context("lo", mode=mode, **{"driver": next(_turns[0]), **chosen})
+    return Context("lo", mode=mode, **{"driver": _turns[0](options), **chosen})
 
 
 @contextmanager
@@ -75,21 +75,61 @@ def serving(path: Path, **chosen: Any) -> Iterator[Driver]:
             one.close()
 
 
-@contextmanager
-def attaching(*drivers: str | Path) -> Iterator[None]:
-    """Let open_context() attach to these drivers in turn; "none": to none."""
-    _drivers[0] = drivers
-    restart_turns()
-    try:
-        yield
-    finally:
-        _drivers[0] = ("none",)
-        restart_turns()
+class Drivers:
+    """Drivers of this process. Contexts with the same options of the network attach to the same one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made = itertools.count()
+        self._running: dict[str, tuple[Driver, Path, ExitStack]] = {}
+
+    def path_for(self, options: dict[str, Any]) -> Path:
+        """Return the path of the driver for a context with these options."""
+        of_network = {name: value for name, value in options.items() if name.startswith(_AT_THE_DRIVER)}
+        key = repr(sorted(of_network.items()))
+        if key not in self._running:
+            stack, path = ExitStack(), self._folder / f"driver{next(self._made)}.sock"
+            self._running[key] = stack.enter_context(serving(path, **of_network)), path, stack
+        return self._running[key][1]
+
+    @property
+    def are_idle(self) -> bool:
+        """True if they have no application, and nothing left to publish."""
+        return all(_is_idle(one) for one, _, _ in self._running.values())
+
+    def end_idle(self) -> None:
+        """End those that no context uses any more, except the one without options."""
+        for key, (one, _, stack) in [*self._running.items()]:
+            if key != "[]" and _is_idle(one):
+                stack.close()
+                del self._running[key]
+
+    def close(self) -> None:
+        """End them."""
+        for _, _, stack in self._running.values():
+            stack.close()
+        self._running.clear()
 
 
-def restart_turns() -> None:
-    """Let the next context attach to the first of the drivers."""
-    _turns[0] = itertools.cycle(_drivers[0])
+def _is_idle(one: Driver) -> bool:
+    return not one._applications and not one._ending
+
+
+def _alone(_options: dict[str, Any]) -> str:
+    return "none"
+
+
+_turns: list[Callable[[dict[str, Any]], str | Path]] = [_alone]
+
+
+def take_turns(kinds: Sequence[str], drivers: Drivers | None) -> None:
+    """Let the contexts that open_context() opens next be of these kinds in turn, "driver" or "none"."""
+    turns = itertools.cycle(kinds)
+
+    def of_next(options: dict[str, Any]) -> str | Path:
+        return "none" if drivers is None or next(turns) == "none" else drivers.path_for(options)
+
+    _turns[0] = of_next
 
 
 def write_counters(context: Context) -> None:

@@ -20,6 +20,7 @@ import pytest
 
 from tests.held import held, wait_until_released
 from tests.unit.loopback import OWN_ADDRESSES, collect_events, connect, open_context, payloads
+from tests.unit.ways import ITS_SESSION, OPENS_ITSELF, alone
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Closed, Config, Context, Message, Receiver, Source
 from umstack.bench.round_trip_ends import RoundTripSpec, ping_in_core, serve_in_core
@@ -27,6 +28,8 @@ from umstack.errors import ConfigError, InterfaceError, OptionError, Unsupported
 from umstack.resolution.service import WITHDRAWN_MAX
 from umstack.telemetry.counters import schema
 from umstack_xdp.interface import find_interface
+
+pytestmark = pytest.mark.usefixtures("way")
 
 # ---- creation ----
 
@@ -40,6 +43,7 @@ def test_a_context_describes_itself() -> None:
     assert context.closed
 
 
+@alone(OPENS_ITSELF)
 @pytest.mark.parametrize("interface", ["lo", "127.0.0.1", "127.0.0.0/8"])
 def test_an_interface_goes_by_name_address_or_network(interface: str) -> None:
     """UM's interface options: any of the three names one."""
@@ -47,6 +51,7 @@ def test_an_interface_goes_by_name_address_or_network(interface: str) -> None:
         assert context.interface.name == "lo"
 
 
+@alone(OPENS_ITSELF)
 def test_options_come_from_arguments_over_configuration(tmp_path: Path) -> None:
     """W10: a text file as UM's, overridden by arguments; both checked alike."""
     file = tmp_path / "um.cfg"
@@ -65,6 +70,7 @@ def test_options_come_from_arguments_over_configuration(tmp_path: Path) -> None:
         Context("lo", config=file)
 
 
+@alone(OPENS_ITSELF)
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
@@ -95,6 +101,7 @@ def test_wrong_options_of_sources_and_receivers_are_named() -> None:
         assert context.stats()["sources"] == context.stats()["receivers"] == []
 
 
+@alone(OPENS_ITSELF)
 @pytest.mark.parametrize("interface", ["no-such-interface", "203.0.113.1", "203.0.113.0/24"])
 def test_an_interface_that_is_not_there_lists_those_that_are(interface: str) -> None:
     """Issue, bad input: no such interface."""
@@ -102,6 +109,7 @@ def test_an_interface_that_is_not_there_lists_those_that_are(interface: str) -> 
         Context(interface)
 
 
+@alone(OPENS_ITSELF)
 def test_a_datagram_size_that_fits_the_mtu_is_used() -> None:
     """W4: the largest possible size is accepted as configured, and is the default."""
     fits = min(find_interface("lo").mtu_bytes - 28, 65507)
@@ -119,6 +127,7 @@ def test_an_impossible_forced_link_reports_the_alternative() -> None:
         assert context.link == "socket"
 
 
+@alone(ITS_SESSION)
 @pytest.mark.parametrize("transport", ["lbtrm", "tcp"])
 def test_a_session_takes_a_port_beyond_a_range_that_is_taken(
     transport: str, caplog: pytest.LogCaptureFixture
@@ -161,6 +170,7 @@ def _thread_status(name: str) -> dict[str, str]:
     return {}
 
 
+@alone("with a driver, a thread reads its control socket")
 def test_sequential_mode_does_nothing_by_itself() -> None:
     """UM-14: no thread is made; nothing progresses until the application calls process_events."""
     threads = _tasks()
@@ -221,6 +231,7 @@ def test_embedded_mode_has_a_thread() -> None:
     wait_for(lambda: not _tasks() - before)
 
 
+@alone("the driver of the tests has its memory in this process")
 def test_a_source_session_has_its_memory_from_first_use() -> None:
     """A topic that sends nothing costs under 2 MiB, though the log of its session has 96 MiB; messages are backed."""
     with open_context() as context, context.source("first"):
@@ -278,7 +289,7 @@ def test_round_trips_are_not_taken_for_a_load() -> None:
         ask = asking.source("requests", flow_control="min")
         answer = answering.source("replies", flow_control="min")
         deadline = time.monotonic() + SECONDS
-        while not (ask.is_connected and answer.is_connected) and time.monotonic() < deadline:
+        while not (ask.known_receivers and answer.known_receivers) and time.monotonic() < deadline:
             asking.process_events(0)
             answering.process_events(0)
         serving = threading.Thread(target=serve_in_core, args=(spec, answer, requests))
@@ -496,6 +507,7 @@ def program() -> Iterator[Any]:
     return run
 
 
+@alone(OPENS_ITSELF)
 def test_a_program_may_end_without_closing(program: Any) -> None:
     """Nothing hangs or crashes when the interpreter goes down around an open context."""
     done = program(
@@ -601,6 +613,7 @@ print(json.dumps(delays))
 """
 
 
+@alone(OPENS_ITSELF)
 def test_ctrl_c_ends_every_call_that_waits(program: Any) -> None:
     """An interrupt from the keyboard is handled within a fifth of a second, whatever the call waits for."""
     done = program(_INTERRUPTED)

@@ -18,11 +18,14 @@ from scapy.utils import PcapNgReader
 from tests.tag_oracle import session_plaintext
 from tests.unit.keyed_peers import SECRET, write_keys
 from tests.unit.loopback import open_context
+from tests.unit.ways import FROM_AND_TO_A_DRIVER, ITS_COUNTERS, ITS_SESSION, alone
 from tests.waiting import SECONDS, collect, wait_for
 from tests.wire.dissection import MARKS, tshark
 from umstack import Context, OptionError, Response
 from umstack.scapy import LBTRM
 
+pytestmark = pytest.mark.usefixtures("way")
+USUAL_WAYS = FROM_AND_TO_A_DRIVER
 TRANSPORTS = ("lbtrm", "lbtru", "tcp")
 MARK = b"nobody but members may read this"
 RETAINED = {"late_join": 1}
@@ -38,14 +41,14 @@ def options(folder: Path, **others: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def sender(tmp_path: Path) -> Iterator[Context]:
+def sender(way: str, tmp_path: Path) -> Iterator[Context]:
     """A context that encrypts."""
     with open_context(**options(tmp_path)) as context:
         yield context
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Iterator[Context]:
+def reader(way: str, tmp_path: Path) -> Iterator[Context]:
     """Another one."""
     with open_context(**options(tmp_path)) as context:
         yield context
@@ -113,6 +116,7 @@ def lbmc_of(file: Path) -> list[str]:
     return tshark(file, "-Y", "lbtrm.data.sqn", "-T", "fields", *words).splitlines()
 
 
+@alone(ITS_SESSION)
 def test_payloads_are_opaque_and_headers_are_not(tmp_path: Path) -> None:
     """No payload is in the datagrams; with tags alone it is; tshark decodes both alike and without complaint."""
     encrypted, clear = tapped(tmp_path, True), tapped(tmp_path, False)
@@ -124,6 +128,7 @@ def test_payloads_are_opaque_and_headers_are_not(tmp_path: Path) -> None:
     assert tshark(encrypted, "-Y", MARKS) == ""
 
 
+@alone(ITS_SESSION)
 def test_the_oracle_decrypts_what_is_sent(tmp_path: Path) -> None:
     """Key, nonce, covered bytes and payloads are those of the page, with one message and with several."""
     payloads = []
@@ -145,6 +150,7 @@ def test_the_oracle_decrypts_what_is_sent(tmp_path: Path) -> None:
     assert b"".join(payloads).startswith(MARK + b"0" + b"".join(MARK + b"%d" % n for n in range(5)) + MARK)
 
 
+@alone(ITS_COUNTERS)
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("encrypts", [True, False])
 def test_mixed_settings_are_refused_by_name(tmp_path: Path, transport: str, encrypts: bool) -> None:
@@ -169,6 +175,7 @@ def test_mixed_settings_are_refused_by_name(tmp_path: Path, transport: str, encr
             assert [event.amount for event in events[:1]] == [6]
 
 
+@alone(ITS_COUNTERS)
 def test_retained_messages_are_refused_by_name(tmp_path: Path) -> None:
     """A receiver that does not encrypt reads no retained messages of a source that does."""
     with (
@@ -182,6 +189,7 @@ def test_retained_messages_are_refused_by_name(tmp_path: Path) -> None:
         assert receiver.poll().messages() == []
 
 
+@alone("test_keyed_tcp.py has this test for each way")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_nothing_is_lost_while_keys_are_exchanged(
     sender: Context, reader: Context, tmp_path: Path, transport: str

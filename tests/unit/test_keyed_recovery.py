@@ -18,10 +18,15 @@ from tests.tag_oracle import TRAILER_BYTES, RecordStream
 from tests.unit.keyed_peers import OTHER, SECRET, KeyedPeer, write_keys
 from tests.unit.loopback import PORTS, open_context, recovery_server
 from tests.unit.test_late_join import FAST, RETAINED, Peer, _message, _numbers, _range, _send
+from tests.unit.ways import ITS_PEERS, from_own_link
 from tests.waiting import SECONDS, wait_for
 from umstack import Context, Source
 from umstack._engine.endpoint import Endpoint
 from umstack.recovery.codec import RangeRequest, encode_range_request, endpoint_option
+
+pytestmark = pytest.mark.usefixtures("way")
+USUAL_WAYS = ("alone",)
+"""Most of these tests have peers of their own, which connect to the source itself."""
 
 TOPIC = "keyed"
 
@@ -88,6 +93,7 @@ def asked(publisher: Context) -> Iterator[Callable[..., Asker]]:
         asker.close()
 
 
+@from_own_link(ITS_PEERS)
 @pytest.mark.parametrize("scope", ["control", "all"])
 def test_a_late_join_with_keys(keys: Path, scope: str) -> None:
     """UM-136, UM-140: all of the past by tagged records, then the present; a topic without keys goes on without."""
@@ -106,6 +112,7 @@ def test_a_late_join_with_keys(keys: Path, scope: str) -> None:
             assert not any(_counted(context, reason) for reason in ("missing", "key", "wrong", "replayed"))
 
 
+@from_own_link(ITS_PEERS)
 def test_topics_with_the_same_key_share_a_connection(keys: Path) -> None:
     """A connection has the tags of one key: topics with other keys, or without, have another one."""
     other = f"topic other* 8 {OTHER.hex()}\n"
@@ -317,6 +324,7 @@ class Answerer:
         return record
 
 
+@from_own_link(ITS_PEERS)
 def test_a_receiver_takes_what_is_tagged_right(led: Callable[..., Source], subscriber: Context) -> None:
     """UM-136: several records, whatever the pieces in which they come."""
     index = [0]
@@ -369,6 +377,7 @@ def _replayed_connection(answerer: Answerer, earlier: list[bytes]) -> None:
         answerer.connection.sendall(b"".join(earlier))
 
 
+@from_own_link(ITS_PEERS)
 @pytest.mark.parametrize(
     ("attack", "key", "reason"),
     [

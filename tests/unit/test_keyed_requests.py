@@ -22,9 +22,14 @@ from tests.tag_oracle import TRAILER_BYTES, RecordStream, key_check
 from tests.unit.keyed_peers import KEY_ID, OTHER, SECRET, KeyedPeer, Requester, write_keys
 from tests.unit.loopback import PORTS, open_context
 from tests.unit.requesting import counter, echo, pair, port_of, whole
+from tests.unit.ways import ATTACHED_TOO
 from tests.waiting import SECONDS, wait_for
 from umstack import Context, PendingRequest, Request, ResponseFailed
 from umstack.streams.tags import PROOF
+
+pytestmark = pytest.mark.usefixtures("way")
+USUAL_WAYS = ("alone",)
+"""Most of these tests have peers of their own, which connect to the application itself."""
 
 TOPIC = "keyed"
 REASONS = "missing", "key", "wrong", "replayed"
@@ -42,7 +47,7 @@ def _open(keys: Path, scope: str = "all", **options: Any) -> Context:
 
 
 @pytest.fixture
-def context(keys: Path) -> Iterator[Context]:
+def context(way: str, keys: Path) -> Iterator[Context]:
     with _open(keys) as opened:
         yield opened
 
@@ -58,6 +63,7 @@ def _refusals(context: Context) -> int:
 # Between contexts
 
 
+@ATTACHED_TOO
 @pytest.mark.parametrize("scope", ["control", "all"])
 def test_requests_on_topics_with_and_without_keys(keys: Path, scope: str) -> None:
     """Responses of any length come tagged, and those of a topic without keys as before."""
@@ -74,6 +80,7 @@ def test_requests_on_topics_with_and_without_keys(keys: Path, scope: str) -> Non
         assert not _refusals(responder)
 
 
+@ATTACHED_TOO
 def test_asyncio_and_many_threads(context: Context) -> None:
     """The caller that waits receives for all, and each gets its own."""
     source, _ = pair(context, TOPIC)
@@ -99,6 +106,7 @@ def test_asyncio_and_many_threads(context: Context) -> None:
     assert not _refusals(context)
 
 
+@ATTACHED_TOO
 def test_sequential_mode(keys: Path) -> None:
     """The thread that is donated greets and checks at both ends."""
     with _open(keys, mode="sequential") as requester, _open(keys) as responder:
@@ -113,6 +121,7 @@ def test_sequential_mode(keys: Path) -> None:
         assert source.request(b"x").first(timeout=SECONDS).data == b"re:x"
 
 
+@ATTACHED_TOO
 def test_nothing_is_lost_while_keys_are_exchanged(keys: Path) -> None:
     """Rotation: requests go on while a key is added, put first, and the old one removed."""
     with _open(keys) as requester, _open(keys) as responder:
@@ -137,6 +146,7 @@ def test_nothing_is_lost_while_keys_are_exchanged(keys: Path) -> None:
         assert not _refusals(requester)
 
 
+@ATTACHED_TOO
 def test_a_requester_without_the_key_gets_nothing(keys: Path) -> None:
     """A responder with keys sends nothing to a requester without; the requester reports the missing key."""
     with open_context(**PORTS) as requester, _open(keys, "control") as responder:
@@ -149,6 +159,7 @@ def test_a_requester_without_the_key_gets_nothing(keys: Path) -> None:
         assert pending.receive(timeout=0) is None
 
 
+@ATTACHED_TOO
 def test_a_responder_without_the_key_is_not_believed(keys: Path) -> None:
     """A response without a tag ends its connection where the topic has keys."""
     with _open(keys) as requester, open_context(**PORTS) as responder:

@@ -28,6 +28,7 @@ from tests.unit.test_tcp import (
     test_messages_sent_before_close_arrive,
     test_small_messages_are_batched_until_a_flush,
 )
+from tests.unit.ways import FROM_AND_TO_A_DRIVER, ITS_COUNTERS, ITS_SESSION, MAPS_ITSELF, alone
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Context, EndOfSession, Receiver, Source
 from umstack._engine.transport_address import TcpAddress
@@ -46,6 +47,8 @@ __all__ = [
 ]
 """Run here with keys."""
 
+pytestmark = pytest.mark.usefixtures("way")
+USUAL_WAYS = FROM_AND_TO_A_DRIVER
 REASONS = "missing", "key", "wrong", "replayed"
 SOON: dict[str, Any] = {"transport_tcp_reconnect_interval": 5, "transport_tcp_reconnect_timeout": 200}
 
@@ -100,6 +103,7 @@ def test_messages_of_every_length_with_keys(key_file: Path, scope: str, has_sess
         assert not _counted(_received(reader))
 
 
+@alone(ITS_COUNTERS)
 def test_topics_are_filtered_at_the_source_with_keys(sending: Context, receiving: Context) -> None:
     """UX-27: what a receiver wants comes in records, and the source sends it nothing else."""
     options: dict[str, Any] = {
@@ -166,6 +170,7 @@ def test_nothing_is_lost_while_keys_are_exchanged(tmp_path: Path) -> None:
             )
 
 
+@alone(ITS_COUNTERS)
 def test_a_receiver_without_a_key_is_refused_with_a_reason(key_file: Path) -> None:
     """Downgrade: the source reports that the receiver has no key, the receiver that the source has one."""
     with open_context(**_options(key_file)) as sender, open_context() as reader:
@@ -178,6 +183,7 @@ def test_a_receiver_without_a_key_is_refused_with_a_reason(key_file: Path) -> No
         assert source.stats()["clients_connected"] == 0
 
 
+@alone(ITS_COUNTERS)
 def test_a_source_without_a_key_is_refused_with_a_reason(key_file: Path) -> None:
     """Downgrade: and the other way round."""
     with open_context() as sender, open_context(**_options(key_file)) as reader:
@@ -190,6 +196,7 @@ def test_a_source_without_a_key_is_refused_with_a_reason(key_file: Path) -> None
         assert source.stats()["clients_connected"] == 0
 
 
+@alone(ITS_COUNTERS)
 def test_different_keys_are_refused(key_file: Path, tmp_path: Path) -> None:
     """One identifier with another secret is a wrong tag; another identifier is reported as such."""
     for key, at_source in (((KEY_ID, OTHER), "wrong"), ((8, SECRET), "key")):
@@ -243,6 +250,7 @@ def clients(sending: Context) -> Iterator[tuple[Source, Callable[..., Client]]]:
             one.close()
 
 
+@alone(ITS_SESSION)
 def test_what_a_source_sends_has_the_documented_tags(clients: tuple[Source, Callable[..., Client]]) -> None:
     """A batch of messages is one record, whose tag is right byte for byte."""
     source, make = clients
@@ -315,6 +323,7 @@ def _of_a_key_that_is_named(one: Client) -> None:
     one.send(one.tags.seal(control_session_id(one.raw.session_id)))
 
 
+@alone(ITS_SESSION)
 @pytest.mark.parametrize(
     ("attack", "key", "reason"),
     [
@@ -348,6 +357,7 @@ def test_a_source_ends_a_connection_without_the_right_tags(
     assert after == before
 
 
+@alone(ITS_SESSION)
 def test_a_connection_that_was_recorded_is_no_good_again(
     clients: tuple[Source, Callable[..., Client]],
 ) -> None:
@@ -368,6 +378,7 @@ def test_a_connection_that_was_recorded_is_no_good_again(
     assert source.stats()["num_clients"] == 1
 
 
+@alone(ITS_SESSION)
 def test_a_client_that_drips_its_greeting_joins(clients: tuple[Source, Callable[..., Client]]) -> None:
     """A greeting that arrives one byte at a time is accepted."""
     source, make = clients
@@ -415,6 +426,7 @@ def _follow(receiving: Context, raw: RawSource, **options: Any) -> Receiver:
     return receiver
 
 
+@alone(MAPS_ITSELF)
 def test_a_stream_of_records_cut_anywhere_is_read(receiving: Context) -> None:
     """Several messages in a record, a long message, records in pieces of one byte; the end is the end."""
     with RawSource() as raw, _follow(receiving, raw) as receiver:
@@ -433,6 +445,7 @@ def test_a_stream_of_records_cut_anywhere_is_read(receiving: Context) -> None:
         assert any(isinstance(row, EndOfSession) for row in receiver.poll(10, SECONDS).events())
 
 
+@alone(MAPS_ITSELF)
 def test_a_source_may_change_its_key(receiving: Context, tmp_path: Path) -> None:
     """Rotation: a record names the key that it and those after it are made with, if that is in use."""
     file = tmp_path / "keys"
@@ -499,6 +512,7 @@ def _mirrored(peer: Served) -> None:
     peer.send(peer.raw_record())
 
 
+@alone(MAPS_ITSELF)
 @pytest.mark.parametrize(
     ("attack", "key", "reason"),
     [
@@ -529,6 +543,7 @@ def test_a_receiver_ends_a_connection_without_the_right_tags(
         assert payloads(collect(receiver, 1)) == [b"right"]
 
 
+@alone(MAPS_ITSELF)
 def test_a_source_that_was_recorded_is_not_believed_again(receiving: Context) -> None:
     """Replay: a whole connection meets another nonce."""
     with RawSource() as raw, _follow(receiving, raw) as receiver:
@@ -546,6 +561,7 @@ def test_a_source_that_was_recorded_is_not_believed_again(receiving: Context) ->
         assert not receiver.poll(10, 0).messages()
 
 
+@alone(MAPS_ITSELF)
 def test_a_source_that_never_proves_its_key_is_given_up(receiving: Context) -> None:
     """A peer that sends only a greeting, or nothing, delays a receiver for five seconds."""
     with RawSource() as raw, _follow(receiving, raw, transport_tcp_reconnect_timeout=100) as receiver:
@@ -556,6 +572,7 @@ def test_a_source_that_never_proves_its_key_is_given_up(receiving: Context) -> N
         assert [type(row) for row in rows] == [EndOfSession]
 
 
+@alone(MAPS_ITSELF)
 def test_an_advertisement_of_tcp_leads_no_keyed_receiver_away(receiving: Context) -> None:
     """An advertised peer without the key delivers nothing to a receiver of a topic with a key."""
     with RawSource() as raw, _follow(receiving, raw, **SMALL_QUEUE) as receiver:

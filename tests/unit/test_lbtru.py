@@ -12,25 +12,39 @@ from typing import Any
 import pytest
 
 from tests.unit.loopback import PORTS, connect, open_context
+from tests.unit.ways import (
+    FROM_AND_TO_A_DRIVER,
+    FULL_LOG,
+    ITS_COUNTERS,
+    ITS_SESSION,
+    MAPS_ITSELF,
+    OVER_THE_NETWORK,
+    alone,
+    from_own_link,
+)
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Context, EndOfSession, Receiver, Source
 from umstack._core import lib
+from umstack._engine.source_events import ReceiverEvent
 from umstack._engine.transport_address import LbtruAddress
 from umstack.errors import NotConnected, OptionError, UmError
 from umstack.key_file import write_new_key_file
 from umstack.scapy import LBTRU, LBTRUData, LBTRUSessionId
 
+pytestmark = pytest.mark.usefixtures("way")
+USUAL_WAYS = FROM_AND_TO_A_DRIVER
+
 LBTRU_SOURCE = {"transport": "lbtru"}
 
 
 @pytest.fixture
-def publisher() -> Iterator[Context]:
+def publisher(way: str) -> Iterator[Context]:
     with open_context(**PORTS) as context:
         yield context
 
 
 @pytest.fixture
-def subscriber() -> Iterator[Context]:
+def subscriber(way: str) -> Iterator[Context]:
     with open_context(**PORTS) as context:
         yield context
 
@@ -51,7 +65,7 @@ def _join(publisher: Context, subscriber: Context, topic: str, **options: Any) -
     """A source and a receiver that is connected."""
     source = publisher.source(topic, **LBTRU_SOURCE, **options)
     receiver = subscriber.receiver(topic)
-    wait_for(lambda: _clients(source) == 1, "the connection")
+    source.wait_connected(timeout=SECONDS)
     return source, receiver
 
 
@@ -68,21 +82,18 @@ def test_every_receiver_gets_everything_in_order(flow_control: str) -> None:
     with open_context() as publisher, open_context() as first, open_context() as second:
         source = publisher.source("all", **LBTRU_SOURCE, flow_control=flow_control)
         receivers = [first.receiver("all"), second.receiver("all"), second.receiver("all")]
-        wait_for(lambda: _clients(source) == 2, "both connections")
-        wait_for(
-            lambda: all(one.stats()["delivery_controllers"] for one in receivers),
-            "the source at each receiver",
-        )
-        if flow_control != "none":
-            source.wait_connected(timeout=SECONDS)
+        for receiver in receivers:
+            receiver.wait_connected(timeout=SECONDS)
+        source.wait_connected(2, timeout=SECONDS)
         _expect(source, receivers)
         large = bytes(300_000)
         source.send(large, flush=True)
         assert all(collect(receiver, 1)[0].data == large for receiver in receivers)
         assert source.transport.startswith("LBTRU:127.0.0.1:")
-        assert _transport(first, "receiver")["transport"] == source.transport
+        assert receivers[0].sources == [f"{source.transport}[{source.topic_index}]"]
 
 
+@from_own_link(FULL_LOG)
 def test_a_tagged_receiver_alone_holds_the_source(publisher: Context, subscriber: Context) -> None:
     """Over LBT-RU, receivers without the tag do not count."""
     source = publisher.source(
@@ -108,7 +119,7 @@ def test_what_is_retained_comes_before_the_present(publisher: Context, subscribe
     source.send_many([b"%06d" % number for number in range(5000)], flush=True)
     receiver = subscriber.receiver("late", use_late_join=True)
     got = collect(receiver, 5000)
-    wait_for(lambda: _clients(source) == 1, "the connection")
+    source.wait_connected(timeout=SECONDS)
     source.send_many([b"%06d" % number for number in range(5000, 5100)], flush=True)
     got += collect(receiver, 100)
     assert [int(one.data) for one in got] == list(range(5100))
@@ -117,14 +128,20 @@ def test_what_is_retained_comes_before_the_present(publisher: Context, subscribe
 def test_receivers_connect_and_disconnect_as_events(publisher: Context, subscriber: Context) -> None:
     """UX-11: CONNECT and DISCONNECT events of the source; a receiver that is closed goes at once."""
     source, receiver = _join(publisher, subscriber, "events")
-    (event,) = [one for one in source.receiver_events() if one.kind == "connect"]
+    (event,) = _of_network(source, "connect")
     assert event.receiver.startswith("127.0.0.1:")
     assert event.amount == 1
     receiver.close()
-    wait_for(lambda: _clients(source) == 0, "the end of the connection", seconds=SECONDS / 2)
-    (gone,) = source.receiver_events()
-    assert (gone.kind, gone.receiver, gone.amount) == ("disconnect", event.receiver, 0)
+    wait_for(lambda: source.known_receivers == 0, "the end of the connection", seconds=SECONDS / 2)
+    (gone,) = _of_network(source, "disconnect")
+    assert (gone.receiver, gone.amount) == (event.receiver, 0)
     assert not source.receiver_events()
+
+
+def _of_network(source: Source, kind: str) -> list[ReceiverEvent]:
+    """Return the new events of a kind, without those about processes of this host, which attach to a log."""
+    events = source.receiver_events()
+    return [one for one in events if one.kind == kind and not one.receiver.startswith("process ")]
 
 
 class Peer:
@@ -151,6 +168,7 @@ class Peer:
         self.socket.sendto(b"\x05\x01\0\0" + answer[8:12] + options + answer[-4:], self.to)
 
 
+@from_own_link(ITS_COUNTERS)
 def test_a_peer_that_connects_and_sends_nothing_is_dropped(publisher: Context, subscriber: Context) -> None:
     """UX-11: after the client activity timeout; others are served meanwhile."""
     source, receiver = _join(publisher, subscriber, "silent", transport_lbtru_client_activity_timeout=1000)
@@ -164,6 +182,7 @@ def test_a_peer_that_connects_and_sends_nothing_is_dropped(publisher: Context, s
     _expect(source, [receiver], 1000)
 
 
+@alone(ITS_COUNTERS)
 def test_ten_thousand_connection_requests_keep_no_receiver_out(
     publisher: Context, subscriber: Context
 ) -> None:
@@ -187,6 +206,7 @@ def test_ten_thousand_connection_requests_keep_no_receiver_out(
     assert stats["creqs_rcved"] > 1000
 
 
+@from_own_link(ITS_COUNTERS)
 def test_a_full_table_refuses_and_is_counted(publisher: Context, subscriber: Context) -> None:
     """UX-11: transport_lbtru_maximum_clients bounds who is sent data."""
     source, receiver = _join(publisher, subscriber, "full", transport_lbtru_maximum_clients=1)
@@ -196,6 +216,7 @@ def test_a_full_table_refuses_and_is_counted(publisher: Context, subscriber: Con
     _expect(source, [receiver], 100)
 
 
+@alone(ITS_COUNTERS)
 def test_a_receiver_of_another_network_is_not_taken(publisher: Context) -> None:
     """AE-19: over LBT-RU flow_control_receivers_allowed decides who may be a client."""
     source = publisher.source("closed", transport="lbtru", flow_control_receivers_allowed="10.0.0.0/8")
@@ -204,6 +225,7 @@ def test_a_receiver_of_another_network_is_not_taken(publisher: Context) -> None:
     assert _clients(source) == 0
 
 
+@alone(ITS_SESSION)
 def test_a_stray_with_another_session_id_is_dropped_and_counted(
     publisher: Context, subscriber: Context
 ) -> None:
@@ -221,6 +243,7 @@ def test_a_stray_with_another_session_id_is_dropped_and_counted(
     assert receiver.stats()["messages_delivered"] == 0
 
 
+@alone(MAPS_ITSELF)
 def test_a_source_that_answers_nobody_ends_after_the_attempts(subscriber: Context) -> None:
     """UX-11: connection requests at intervals that double, for the time of the attempts, then EndOfSession."""
     silent = Peer()
@@ -285,6 +308,7 @@ class Translator:
                 self._inside.sendto(data, self._receiver)
 
 
+@alone(MAPS_ITSELF)
 def test_an_address_that_is_translated_and_changes(publisher: Context, subscriber: Context) -> None:
     """UX-11: a receiver behind a NAT is identified by its translated address. When that changes, the source's reset
     makes it reconnect, and the messages it missed are repaired."""
@@ -312,6 +336,7 @@ def test_datagrams_without_a_session_id(publisher: Context, subscriber: Context)
     _expect(source, [receiver], 2000)
 
 
+@from_own_link(ITS_COUNTERS)
 def test_keyed_datagrams_cover_lbtru(tmp_path: Path) -> None:
     """docs/authentication.md: every LBT-RU datagram carries a tag; a peer without the key gets no answer."""
     file = tmp_path / "keys"
@@ -329,6 +354,7 @@ def test_keyed_datagrams_cover_lbtru(tmp_path: Path) -> None:
         wait_for(lambda: source.stats()["dgrams_dropped_tag_missing"] == 1, "the drop")
 
 
+@from_own_link(ITS_COUNTERS)
 def test_datagrams_of_lbtru_have_a_size_of_their_own() -> None:
     """transport_lbtru_datagram_max_size limits datagrams; a value above the context's datagram size is refused."""
     with open_context(transport_lbtru_datagram_max_size=600) as publisher, open_context() as subscriber:
@@ -349,6 +375,7 @@ def test_datagrams_of_lbtru_have_a_size_of_their_own() -> None:
 # Ports
 
 
+@OVER_THE_NETWORK
 def test_sources_go_round_the_ports_of_the_pool() -> None:
     """UX-10: up to transport_lbtru_maximum_ports sessions, then those in turn; an explicit port joins the pool."""
     with open_context(transport_lbtru_maximum_ports=3) as context:
@@ -369,6 +396,7 @@ def _free_port() -> int:
     return port
 
 
+@OVER_THE_NETWORK
 def test_a_port_that_is_taken(publisher: Context) -> None:
     """A port in use is an error that names it, or, with transport_lbtru_allow_ephemeral, another port is taken."""
     taken = Peer()
@@ -380,6 +408,7 @@ def test_a_port_that_is_taken(publisher: Context) -> None:
     assert _port(source) != taken.port
 
 
+@alone(ITS_COUNTERS)
 def test_receive_ports_that_are_all_taken(caplog: pytest.LogCaptureFixture) -> None:
     """When the port range is used up, a session gets an ephemeral port, with a warning."""
     caplog.set_level(logging.WARNING, "umstack.resolution")
@@ -398,6 +427,7 @@ def test_receive_ports_that_are_all_taken(caplog: pytest.LogCaptureFixture) -> N
     assert "receive at others" in caplog.text
 
 
+@OVER_THE_NETWORK
 def test_another_interface_than_the_contexts_is_refused(publisher: Context) -> None:
     """transport_lbtru_interface selects the interface."""
     publisher.source("t", **LBTRU_SOURCE, transport_lbtru_interface="127.0.0.1")
@@ -420,7 +450,7 @@ def test_sequential_contexts(publisher: Context) -> None:
     with open_context(mode="sequential") as subscriber:
         source = publisher.source("sequential", **LBTRU_SOURCE)
         receiver = subscriber.receiver("sequential")
-        wait_for(lambda: subscriber.process_events(0.01) is None or _clients(source) == 1, "the connection")
+        wait_for(lambda: subscriber.process_events(0.01) or source.known_receivers, "the connection")
         _expect(source, [receiver], 1000)
 
 
@@ -444,6 +474,7 @@ def _send_until_filtered(sources: list[Source]) -> int:
     return rounds
 
 
+@alone(ITS_COUNTERS)
 def test_each_receiver_is_sent_its_topics(publisher: Context) -> None:
     """UX-27: three receivers of different topics of one session get theirs, whole, and are sent nothing else.
 
@@ -473,6 +504,7 @@ def test_each_receiver_is_sent_its_topics(publisher: Context) -> None:
         wait_for(lambda: all(source.wait_drained(timeout=0) for source in sources), "every position")
 
 
+@from_own_link(ITS_COUNTERS)
 def test_a_topic_that_is_wanted_later_is_sent_from_then_on(publisher: Context, subscriber: Context) -> None:
     """UX-27: a second receiver adds its topic, one that goes takes it back, and a late joiner misses nothing."""
     early = publisher.source("early", **FILTERED, transport_session_name="filtered")
@@ -492,6 +524,7 @@ def test_a_topic_that_is_wanted_later_is_sent_from_then_on(publisher: Context, s
     _expect(early, [receiver], 500)
 
 
+@from_own_link(ITS_COUNTERS)
 def test_a_wildcard_receiver_wants_what_it_matches(publisher: Context, subscriber: Context) -> None:
     """UX-27: each topic that a pattern matches, as it is found; those that it does not match are not sent."""
     sources = [
@@ -509,6 +542,7 @@ def test_a_wildcard_receiver_wants_what_it_matches(publisher: Context, subscribe
             sources[2].send(b"x", flush=True)
 
 
+@alone(ITS_COUNTERS)
 def test_filtering_with_keys(tmp_path: Path) -> None:
     """UX-27: interests and reports of a session with keys carry tags, as everything does."""
     write_new_key_file(tmp_path / "keys", ["key*"])

@@ -34,10 +34,10 @@ def _too_long(source: Source) -> list[ReceiverEvent]:
     return [event for event in source.receiver_events() if event.kind == "message_too_long"]
 
 
-@pytest.mark.parametrize("way", SENDS)
+@pytest.mark.parametrize("call", SENDS)
 @pytest.mark.parametrize("transport", OPTIONS)
 def test_a_message_too_long_for_a_receiver_is_an_event_that_names_it(
-    transport: str, way: str, caplog: pytest.LogCaptureFixture
+    transport: str, call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Issue 41: the receiver with the default limit gets the message, and the source sends it without an exception."""
     options = OPTIONS[transport]
@@ -57,7 +57,7 @@ def test_a_message_too_long_for_a_receiver_is_an_event_that_names_it(
         assert receivers[1].receive(SECONDS) == LONG
         assert not _too_long(source)
         with caplog.at_level(logging.WARNING, "umstack.source"):
-            SENDS[way](source, LONG)
+            SENDS[call](source, LONG)
             (event,) = _too_long(source)
             wait_for(lambda: "message_too_long" in caplog.text, "the warning")
         assert event.amount == LIMIT

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.unit.loopback import OWN_ADDRESSES, SHARED, configuration_file, open_context, payloads
+from tests.unit.ways import LONG, alone
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Context
 
@@ -38,6 +39,7 @@ def test_a_receiver_made_again_receives_while_another_topic_keeps_the_session(
                 assert payloads(collect(receiver, 1)) == [b"%d" % number]
 
 
+@alone(LONG)
 def test_four_hundred_topics_of_one_session_are_all_connected(sending: Context, receiving: Context) -> None:
     """aeron-io/aeron#194: with 400 streams on one channel, some publications stayed NOT_CONNECTED."""
     topics = [f"crowd/{number}" for number in range(400)]

@@ -24,6 +24,14 @@ from tests.unit.tcp_peers import (
     topic_limit,
     tsni,
 )
+from tests.unit.ways import (
+    FROM_AND_TO_A_DRIVER,
+    FULL_LOG,
+    ITS_COUNTERS,
+    ITS_SESSION,
+    MAPS_ITSELF,
+    alone,
+)
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import (
     BeginningOfSession,
@@ -38,6 +46,8 @@ from umstack import (
 from umstack._engine.transport_address import TcpAddress
 from umstack.errors import BackPressured, NotConnected
 
+pytestmark = pytest.mark.usefixtures("way")
+USUAL_WAYS = FROM_AND_TO_A_DRIVER
 LONGEST_WHOLE = 65535 - 12
 """Payload of the longest message that LBMC carries in one piece."""
 
@@ -62,7 +72,7 @@ def test_messages_of_every_length_arrive_whole_and_in_order() -> None:
         with source.claim(5, flush=True) as view:
             view[:] = b"claim"
         assert payloads(collect(receiver, 1)) == [b"claim"]
-        assert source.stats()["num_clients"] == 1
+        assert source.known_receivers == 1
         assert source.transport.startswith("TCP:127.0.0.1:")
 
 
@@ -91,6 +101,7 @@ def test_small_messages_are_batched_until_a_flush(sending: Context, receiving: C
         assert source.stats()["flushes_explicit"] == source.stats()["flushes_length"] == 1
 
 
+@alone(FULL_LOG)
 def test_a_slow_receiver_blocks_the_source_and_loses_nothing(sending: Context, receiving: Context) -> None:
     """A source is receiver-paced: a send without a timeout is refused, and succeeds once
     there is space.
@@ -134,6 +145,7 @@ def _send_until_refused(source: Source) -> int:
     raise AssertionError("the source never blocked")
 
 
+@alone(ITS_COUNTERS)
 def test_a_slow_receiver_of_a_source_paced_source_loses_whole_messages(
     sending: Context, receiving: Context, both: dict[str, Any]
 ) -> None:
@@ -229,6 +241,7 @@ def _break_connections(context: Context, source: Source) -> int:
     return cut
 
 
+@alone(ITS_SESSION)
 def test_a_broken_connection_is_reopened_and_the_gap_is_declared(
     sending: Context, receiving: Context
 ) -> None:
@@ -253,6 +266,7 @@ def test_a_broken_connection_is_reopened_and_the_gap_is_declared(
         assert (session["connects"], session["disconnects"]) == (2, 1)
 
 
+@alone(ITS_SESSION)
 def test_a_gap_of_a_broken_connection_is_recovered_off_transport(
     sending: Context, receiving: Context
 ) -> None:
@@ -313,6 +327,7 @@ def _follow(receiving: Context, raw: RawSource, topic: str, **options: Any) -> R
     return receiver
 
 
+@alone(MAPS_ITSELF)
 def test_a_stream_cut_anywhere_is_read(receiving: Context) -> None:
     """Segments of one byte and of any length, including the longest message."""
     seed = random.randrange(2**32)
@@ -331,6 +346,7 @@ def test_a_stream_cut_anywhere_is_read(receiving: Context) -> None:
         assert payloads(collect(receiver, len(sent))) == sent
 
 
+@alone(MAPS_ITSELF)
 @pytest.mark.parametrize(
     "garbage", [b"GET / HTTP/1.1\r\n\r\n", bytes(64), b"\x00\x00\x00\x05hello", b"\xff" * 100]
 )
@@ -346,6 +362,7 @@ def test_a_source_that_sends_garbage_is_disconnected(receiving: Context, garbage
         wait_for(lambda: not receiver.stats()["delivery_controllers"], "the session has ended")
 
 
+@alone(MAPS_ITSELF)
 def test_an_announced_end_ends_the_session(receiving: Context) -> None:
     """UM-105: messages before the end are delivered, and the receiver does not reconnect."""
     with RawSource() as raw, _follow(receiving, raw, "said") as receiver:
@@ -357,6 +374,7 @@ def test_an_announced_end_ends_the_session(receiving: Context) -> None:
             raw.accept(0.3)
 
 
+@alone(MAPS_ITSELF)
 def test_a_tsni_after_a_reconnect_reveals_losses(receiving: Context) -> None:
     """UM-63, UM-108: the last number of an idle topic reveals its loss."""
     with RawSource() as raw, _follow(receiving, raw, "idle", transport_tcp_reconnect_interval=5) as receiver:
@@ -377,6 +395,7 @@ def test_a_tsni_after_a_reconnect_reveals_losses(receiving: Context) -> None:
         assert isinstance(after, Message)
 
 
+@alone(MAPS_ITSELF)
 def test_a_missing_source_ends_its_session(receiving: Context) -> None:
     """A forged advertisement causes only a few attempts, and the session ends."""
     with RawSource() as raw:
@@ -433,6 +452,7 @@ def test_a_topic_requested_again_starts_without_losses(sending: Context, receivi
             assert not [row for row in rows if isinstance(row, (UnrecoverableLoss, BurstLoss))]
 
 
+@alone(MAPS_ITSELF)
 @pytest.mark.parametrize("answering", [True, False])
 def test_a_topic_requested_again_waits_for_its_own_answer(receiving: Context, answering: bool) -> None:
     """UX-27: a topic that is requested again waits neither for the answer to an earlier request nor for a

@@ -23,6 +23,13 @@ OVER_THE_NETWORK = pytest.mark.parametrize("way", ["alone", "from a driver"], in
 """For tests of what a source learns of receivers of other hosts; they open its context first."""
 
 
+FROM_AND_TO_A_DRIVER = ("alone", "from a driver", "to a driver")
+"""USUAL_WAYS of a module about a transport of the network."""
+
+ATTACHED_TOO = pytest.mark.parametrize("way", ["alone", "attached"], indirect=True)
+"""For single tests of a module that usually runs without a driver."""
+
+
 # Why a test runs without a driver only: what it observes is different through a driver (docs/driver.md).
 ITS_FRAGMENTS = "messages of up to 64 KiB are not fragmented in a log"
 SMALL_WINDOW = "the transmission window is smaller than the longest message of a log"
@@ -32,7 +39,11 @@ UNREAD_END = "a source that has ended is listed until its last message is read"
 TAKES_GROUP = "takes_group is refused"
 ITS_SESSION = "the session of the network is the driver's"
 MAPS_HERE = "the test stops mapping in its process, which the driver's thread needs"
+MAPS_ITSELF = "it maps a source without topic resolution"
 ITS_LOSSES = "the datagrams are lost in the driver, not in a context of the test"
+ITS_COUNTERS = "the counters are those of the driver"
+ITS_PEERS = "it is about connections of the application's own process"
+OPENS_ITSELF = "it opens its contexts by itself, or in another process"
 LONG = "it opens thousands of objects"
 
 
@@ -40,3 +51,9 @@ def alone(why: str) -> pytest.MarkDecorator:
     """Return the mark of a test that runs without a driver only, and the reason."""
     assert why
     return pytest.mark.parametrize("way", ["alone"], indirect=True)
+
+
+def from_own_link(why: str) -> pytest.MarkDecorator:
+    """Return the mark of a test whose source has no driver, because of the reason; its receivers may have one."""
+    assert why
+    return pytest.mark.parametrize("way", ["alone", "to a driver"], indirect=True)

@@ -64,6 +64,7 @@ class Subscription:
     """The memory of a receiver in the core, which writes into its queue. It is freed when nothing refers to it."""
 
     __slots__ = (
+        "_is_relayed",
         "_logs",
         "_mapped",
         "_owner",
@@ -88,8 +89,10 @@ class Subscription:
     ) -> None:
         """Open it. `takes_group` gets a source's multicast group and returns whether to receive that source.
 
-        `is_relayed` keeps hot failover numbers with their messages, for a relay.
+        `is_relayed`: a relay moves its rows. Hot failover numbers stay with their messages, and receivers behind the
+        relay fetch what a source sent before its session and between two sessions.
         """
+        self._is_relayed = is_relayed
         self._owner = RowOwner(closed=True)
         self.topic = topic
         self.options = options
@@ -165,7 +168,7 @@ class Subscription:
         if start_sqn is not None:
             mapping.has_start, mapping.start_sqn = True, start_sqn
         if request.request_port is not None:
-            mapping.is_retaining = True
+            mapping.is_retaining, mapping.is_relayed = True, self._is_relayed
             mapping.request_port = core_address(request.request_port)
             mapping.joins_late = self.options.use_late_join
             mapping.caching_proximity = self.options.retransmit_message_caching_proximity

@@ -39,6 +39,7 @@ from umstack.driver.protocol import (
     events_of,
     number_of,
     numbers_of,
+    refusal_of,
     text_of,
 )
 from umstack.errors import DriverError, UmError
@@ -173,14 +174,8 @@ def _first_answer(connection: socket.socket) -> bytes:
 
 
 def _raise_refusal(answer: Mapping[str, Any], path: Path) -> None:
-    refusal = answer.get("error")
-    if isinstance(refusal, dict):
-        number = refusal.get("errno")
-        raise DriverError(
-            f"the driver at {path}: {displayed(str(refusal.get('message')))}",
-            hint=displayed(str(refusal.get("hint"))),
-            errno=number if type(number) is int else 0,
-        )
+    if (refusal := refusal_of(answer, path)) is not None:
+        raise refusal
 
 
 class AttachedObject(Protocol):
@@ -303,7 +298,8 @@ class DriverClient:
     # ---- requests ----
 
     def receive(self, topic: str, options: ReceiverOptions, receiver: AttachedObject) -> int:
-        """Request a topic for a receiver. Returns the request's number, for end(). Raises DriverError.
+        """Request a topic for a receiver. Returns the request's number, for end(). Raises DriverError, and the errors
+        of Context.receiver().
 
         While the client searches for a driver, the request is kept for the next one, and the call returns at once.
         """
@@ -313,7 +309,9 @@ class DriverClient:
     def publish(
         self, topic: str, log: SharedLog, options: SourceOptions, source: AttachedObject
     ) -> tuple[int, PublishedSource]:
-        """Have the messages of a source's shared log published. Returns its number. Raises DriverError."""
+        """Have the messages of a source's shared log published. Returns its number. Raises DriverError, and the errors
+        of Context.source().
+        """
         fields = {"topic": topic, "options": _as_text(Scope.SOURCE, options), **asdict(log)}
         number, answer = self._open("publish", fields, source, waits=True)
         try:
@@ -542,7 +540,7 @@ class DriverClient:
             try:
                 _greet(self._connection, self.path, self._interface)
                 self._restore()
-            except (OSError, DriverError) as error:
+            except (OSError, UmError) as error:
                 self._connection.close()
                 with self._changed:
                     self._pending.clear()
@@ -574,7 +572,7 @@ class DriverClient:
                     request.object.check_answer(answers[number])
                     if request.do == "publish":
                         self._wait_attached(number)
-                except DriverError as error:
+                except UmError as error:
                     self._forget(number)
                     request.object.on_driver_gone(error)
 

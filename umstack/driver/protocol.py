@@ -27,7 +27,8 @@ Each request has a number of its own, `request`, which `reply` returns. `id` is 
 or source. `keyed` is true if datagrams of the topic carry tags. LOG is session_id, transport_id, topic_index and key of
 a shared log, which refuses processes without the key, and request_ip and request_port of the source of its messages,
 which serves the messages that it retains to receivers that join late; the port is 0, or left out, if it retains none.
-A side that gets anything else closes the connection.
+A refusal has `error` instead of other fields: kind, message, hint and errno. A side that gets anything else closes the
+connection.
 """
 
 from __future__ import annotations
@@ -36,12 +37,24 @@ import ipaddress
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from umstack._engine.endpoint import Endpoint
 from umstack._engine.source_events import ReceiverEvent
 from umstack.config import Scope, find_option
-from umstack.errors import DriverError
+from umstack.errors import (
+    DriverError,
+    InterfaceError,
+    InvalidArgument,
+    LinkError,
+    OptionError,
+    PermissionNeeded,
+    ResourceLimit,
+    UmError,
+    Unsupported,
+)
+from umstack.foreign_text import displayed
 
 VERSION_LOW = 3
 """The lowest version of the protocol that this build speaks."""
@@ -53,6 +66,18 @@ _KEY_MAX = _COUNT_MAX = 2**64 - 1
 _TOPIC_BYTES_MAX = 246
 _OPTIONS_MAX = 256
 _TEXT_MAX = 1024
+
+
+_REFUSALS: tuple[type[UmError], ...] = (
+    InterfaceError,
+    InvalidArgument,
+    LinkError,
+    OptionError,
+    PermissionNeeded,
+    ResourceLimit,
+    Unsupported,
+)
+"""The errors that a driver raises in the application, as Context.source() and receiver() do without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +134,34 @@ def malformed(why: str) -> DriverError:
     """Return the error for a message that breaks the protocol."""
     return DriverError(
         f"a message of the driver's protocol is malformed: {why}", hint="use the same version of both"
+    )
+
+
+def refusal_fields(error: UmError) -> dict[str, Any]:
+    """Return the answer to a request that failed with an error."""
+    cut = MESSAGE_MAX_BYTES // 32  # a character takes up to 12 bytes, and there are two texts
+    kind = next((one for one in _REFUSALS if isinstance(error, one)), DriverError).__name__
+    return {
+        "error": {
+            "kind": kind,
+            "message": error.message[:cut],
+            "hint": error.hint[:cut],
+            "errno": error.errno,
+        }
+    }
+
+
+def refusal_of(answer: Mapping[str, Any], path: Path) -> UmError | None:
+    """Return the error that an answer of the driver at a path has; None if it has none."""
+    refusal = answer.get("error")
+    if not isinstance(refusal, dict):
+        return None
+    kind = next((one for one in _REFUSALS if one.__name__ == refusal.get("kind")), DriverError)
+    number = refusal.get("errno")
+    return kind(
+        f"the driver at {path}: {displayed(str(refusal.get('message')))}",
+        hint=displayed(str(refusal.get("hint"))),
+        errno=number if type(number) is int else 0,
     )
 
 

@@ -25,6 +25,7 @@ from umstack.driver.protocol import (
     malformed,
     number_of,
     options_of,
+    refusal_fields,
     topic_of,
 )
 from umstack.driving.topics import DriverContext, PublishedTopic, ReceivedTopic, SharedSource, key_of
@@ -184,7 +185,7 @@ class Driver:
         if refusal is not None:
             self._report("refused", peer, refusal.message)
             with contextlib.suppress(OSError):
-                connection.send(_refusal_message(refusal))
+                connection.send(encode(refusal_fields(refusal)))
             connection.close()
             return
         application = _Application(connection, peer, time.monotonic())
@@ -232,13 +233,13 @@ class Driver:
                 return
             number = number_of(fields, "request")
         except DriverError as error:
-            self._send(application, _refusal_fields(error))
+            self._send(application, refusal_fields(error))
             self._drop(application, error.message)
             return
         try:
             answer = self._answer(application, fields)
         except UmError as error:
-            answer = _refusal_fields(error)
+            answer = refusal_fields(error)
         if fields.get("do") == "receive" and "error" not in answer:
             self._announce_known(application, number_of(fields, "id"))
         if "error" not in answer and fields["do"] in _LOGGED:
@@ -486,12 +487,3 @@ class Driver:
 
 def _announcement(numbers: Sequence[int], source: SharedSource) -> dict[str, Any]:
     return {"do": "source", "ids": [*numbers], "name": source.name, **asdict(source.log)}
-
-
-def _refusal_fields(error: UmError) -> dict[str, Any]:
-    cut = MESSAGE_MAX_BYTES // 32  # a character takes up to 12 bytes, and there are two texts
-    return {"error": {"message": error.message[:cut], "hint": error.hint[:cut], "errno": error.errno}}
-
-
-def _refusal_message(error: UmError) -> bytes:
-    return encode(_refusal_fields(error))

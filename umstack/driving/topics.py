@@ -92,7 +92,8 @@ class DriverContext(Context):
             self._serve_statistics(is_required=False)
 
     def _on_source(self, topic: str, topic_index: int, address: TransportAddress, advertiser: str) -> None:
-        if all(one.address != address for one in self._engine.sessions.sessions):
+        is_in_memory = isinstance(address, LbtipcAddress)  # applications attach to it themselves
+        if not is_in_memory and all(one.address != address for one in self._engine.sessions.sessions):
             super()._on_source(topic, topic_index, address, advertiser)
 
     def _make_receiver(
@@ -179,9 +180,7 @@ class ReceivedTopic:
         Raises:
             UmError: As Context.receiver().
         """
-        # An application joins late by itself. Its log exists from the discovery of the source on, for which it may have
-        # to fetch everything that an idle source has sent.
-        options = {**self._options, "use_late_join": 0, "source_notification": 1}
+        options = {**self._options, "source_notification": 1}
         self._receiver = self._context.receiver(self.topic, **options)
         self._relay = Relay(
             self._receiver._memory,
