@@ -161,6 +161,7 @@ CORE = Module(
         Header("store/scan.h"),
         Header("store/segment.h"),
         Header("store/span_index.h"),
+        Header("store/flight.h"),
     ),
     cdefs=("ffi/cdef/kernel.h",),
     libraries=("crypto",),

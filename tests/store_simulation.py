@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from tests.simulated_disk import PowerFailure, SimulatedDisk, pull_the_plug
 from umstack._engine.endpoint import Endpoint
 from umstack.persistence.events import MessageStable, NotStable, Registered, RegistrationRefused
+from umstack.persistence.flight import Packed
 from umstack.persistence.messages import encode_data, extended
 from umstack.persistence.reader_side import LostRange, ReaderSide, RecoveredMessage
 from umstack.persistence.source_side import SourceLimits, SourceSide, StabilityRule
@@ -303,15 +304,14 @@ class Simulation:
             self.is_attached = True
             source.attach(f"session {self.life}", TOPIC_INDEX, self.now_ns)
         for _ in range(self.random.randrange(6) if self.has_faults else 0):
-            if not self.is_attached or not source.can_send(100):
+            sqn, number = self._true(source.next_sqn), source.next_sqn
+            payload = b"%d/%d" % (self.life, sqn) * (1 + sqn % 3)
+            if not self.is_attached or not source.reserve(Packed.of(payload), self.now_ns):
                 return
-            sqn = self._true(source.next_sqn)
-            message = encode_data(TOPIC_INDEX, sqn, b"%d/%d" % (self.life, sqn) * (1 + sqn % 3))
+            message = encode_data(TOPIC_INDEX, sqn, payload)
             self.highest = max(self.highest, sqn)
             self.sent[sqn] = message
-            number = source.next_sqn
-            source.reserve(number, message, self.now_ns)
-            source.confirm(number, self.now_ns)
+            source.confirm(number, 1, self.now_ns)
             for store in range(_STORES):
                 if self.random.random() > 0.1:
                     self.multicast.append((f"session {self.life}", message, store))

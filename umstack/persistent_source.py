@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import sys
 import threading
 import time
+from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Self
 
 from umstack.config import SourceOptions
 from umstack.errors import (
@@ -20,13 +22,12 @@ from umstack.errors import (
     InvalidArgument,
     MessageTooLong,
     NotConnected,
-    OptionError,
     UmError,
     WouldBlock,
 )
 from umstack.persistence.advertised import store_endpoint, store_topic_options
 from umstack.persistence.events import RegistrationRefused, SourceEvent
-from umstack.persistence.messages import encode_data
+from umstack.persistence.flight import Packed
 from umstack.persistence.session_ids import session_id_of
 from umstack.persistence.source_side import SourceLimits, SourceSide, StabilityRule
 from umstack.persistence.store_link import StoreLink
@@ -181,55 +182,62 @@ class PersistentSource:
         """
         payload = bytes(data)
         if len(payload) > self.message_maximum_bytes:
-            raise MessageTooLong(
-                f"a persistent message of {len(payload)} bytes is longer than {self.message_maximum_bytes}",
-                hint="send several messages",
-            )
+            raise self._too_long(len(payload))
         deadline = None if timeout is None else time.monotonic() + timeout
-        if not self._sending.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
-            raise BackPressured(f"another thread sends on {self.topic!r}", hint="allow a longer timeout")
-        try:
-            with self._changed:
-                self._await_space(len(payload), deadline)
-                sqn = self._side.next_sqn
-                message = encode_data(self._source.topic_index, sqn, payload)
-                self._side.reserve(sqn, message, time.monotonic_ns())
+        with self._turn(deadline):
+            first, _ = self._reserve(Packed.of(payload), deadline)
             try:
                 sent = self._source.send(payload, flush, timeout=_remaining(deadline))
             except UmError:
                 with self._changed:
-                    self._side.withdraw(sqn)
+                    self._side.withdraw(first)
                 raise
             with self._changed:
-                self._side.confirm(sqn, time.monotonic_ns())
-            if sent != sqn % _SPACE:
+                self._side.confirm(first, 1, time.monotonic_ns())
+            if sent != first % _SPACE:
                 raise UmError(
-                    f"the transport sent message {sqn} of {self.topic!r} as {sent}",
+                    f"the transport sent message {first} of {self.topic!r} as {sent}",
                     hint="close the source and open it again",
                 )
-            return sqn
+            return first
+
+    @contextlib.contextmanager
+    def _turn(self, deadline: float | None) -> Iterator[None]:
+        """Wait until no other thread sends. Raises BackPressured."""
+        remaining = _remaining(deadline)
+        if not self._sending.acquire(timeout=-1 if remaining is None else remaining):
+            raise BackPressured(f"another thread sends on {self.topic!r}", hint="allow a longer timeout")
+        try:
+            yield
         finally:
             self._sending.release()
 
-    def _await_space(self, byte_count: int, deadline: float | None) -> None:
-        """Wait until a message may be sent. With `_changed` held, which the wait releases."""
+    def _too_long(self, byte_count: int) -> MessageTooLong:
+        return MessageTooLong(
+            f"a persistent message of {byte_count} bytes is longer than {self.message_maximum_bytes}",
+            hint="send several messages",
+        )
+
+    def _reserve(self, messages: Packed, deadline: float | None) -> tuple[int, int]:
+        """Give messages their numbers, after waiting until the first may be sent. Returns its number, and how many."""
         side, is_flushed = self._side, False
-        while not self._is_closed:
-            has_space = side.has_space(byte_count)
-            if side.has_quorum and (has_space or self._options.ume_flight_size_behavior == "notify"):
-                return
-            if not is_flushed:
-                is_flushed = True
-                self._source.flush()  # held messages would not become stable
-            if not has_space:
-                side.note_full()
-            remaining = _remaining(deadline)
-            if remaining is not None and remaining <= 0:
-                raise BackPressured(
-                    f"{len(side.unstable)} messages are not stable, {len(side.active_stores)} Stores are registered",
-                    hint="wait for the Stores, or raise the limits of messages in flight",
-                )
-            self._changed.wait(remaining)
+        may_exceed = self._options.ume_flight_size_behavior == "notify"
+        with self._changed:
+            while not self._is_closed:
+                first = side.next_sqn
+                if count := side.reserve(messages, time.monotonic_ns(), may_exceed=may_exceed):
+                    return first, count
+                if not is_flushed:
+                    is_flushed = True
+                    self._source.flush()  # held messages would not become stable
+                remaining = _remaining(deadline)
+                if remaining is not None and remaining <= 0:
+                    raise BackPressured(
+                        f"{side.unstable_count} messages are not stable, {len(side.active_stores)} Stores are "
+                        "registered",
+                        hint="wait for the Stores, or raise the limits of messages in flight",
+                    )
+                self._changed.wait(remaining)
         raise Closed(f"source {self.topic!r} is closed")
 
     def send_many(
@@ -254,15 +262,11 @@ class PersistentSource:
                 return source.send_many([b"one", b"two"], flush=True)
             ```
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        for at, data in enumerate(messages):
-            try:
-                self.send(data, flush and at == len(messages) - 1, timeout=_remaining(deadline))
-            except WouldBlock:
-                if at == 0:
-                    raise
-                return at
-        return len(messages)
+        payloads = list(map(bytes, messages))
+        if not payloads:
+            return 0
+        offsets = array("i", accumulate(map(len, payloads), initial=0))
+        return self.send_packed(b"".join(payloads), offsets, flush, timeout=timeout)
 
     def send_packed(
         self, data: Buffer, offsets: Buffer, flush: bool = False, *, timeout: float | None = None
@@ -289,14 +293,37 @@ class PersistentSource:
                 source.send_packed(b"onetwo", array("i", [0, 3, 6]), flush=True)
             ```
         """
-        packed = memoryview(cast("bytes", data)).cast("B")
-        ends = memoryview(cast("bytes", offsets)).cast("B").cast("i")
-        if len(ends) and (ends[0] < 0 or ends[-1] > len(packed) or any(a > b for a, b in pairwise(ends))):
-            raise OptionError(
-                "the offsets reach outside the data", hint="they ascend up to the data's length"
-            )
-        messages = [packed[begin:end] for begin, end in pairwise(ends)]
-        return self.send_many(messages, flush, timeout=timeout)
+        packed = Packed(data, offsets, self.message_maximum_bytes)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        done = 0
+        try:
+            with self._turn(deadline):
+                while packed.count:
+                    done += self._send_part(packed, flush, deadline)
+        except WouldBlock:
+            if not done:
+                raise
+            return done
+        if packed.longer_bytes is not None:
+            raise self._too_long(packed.longer_bytes)
+        return done
+
+    def _send_part(self, packed: Packed, flush: bool, deadline: float | None) -> int:
+        """Send as many messages as there is space for in flight, at least one, and return how many."""
+        first, count = self._reserve(packed, deadline)
+        is_last = count == packed.count and packed.longer_bytes is None
+        sent = 0
+        try:
+            data, offsets = packed.columns(count)
+            sent = self._source.send_packed(data, offsets, flush and is_last, timeout=_remaining(deadline))
+        finally:
+            with self._changed:
+                if sent:
+                    self._side.confirm(first, sent, time.monotonic_ns())
+                if sent < count:
+                    self._side.withdraw(first + sent)
+        packed.advance(sent)
+        return sent
 
     def flush(self) -> None:
         """Send every held message at once. Any thread.
@@ -374,7 +401,7 @@ class PersistentSource:
         """
         self._source.flush()
         return self._wait(
-            lambda: not self._side.unstable, None if timeout is None else time.monotonic() + timeout
+            lambda: not self._side.unstable_count, None if timeout is None else time.monotonic() + timeout
         )
 
     def wait_drained(self, timeout: float | None = None) -> Drained:

@@ -1,11 +1,12 @@
 #include "store/staging.h"
 
-#include <stdlib.h>
-
+#include "core/wire/lbmc.h"
 #include "os/memory.h"
 
 /* The source number of a filler: the rest of the ring is unused. */
 #define FILLER UINT32_MAX
+/* Of flags: kinds of rows that are events (um_row_kind). */
+#define ROW_KIND_MASK 0xf00
 
 struct um_staging {
     uint8_t *ring;
@@ -39,6 +40,25 @@ void um_staging_free(um_staging *staging)
     um_unmap(staging, sizeof *staging);
 }
 
+/* Finds space for a record behind the last one, with a filler where the ring ends before it. Returns where it begins,
+ * and the tail behind it; NULL: no space now. */
+static um_store_record *space_for(um_staging *staging, uint32_t bytes, uint64_t *new_tail)
+{
+    uint64_t tail = atomic_load_explicit(&staging->tail, memory_order_relaxed);
+    uint64_t head = atomic_load_explicit(&staging->head, memory_order_acquire);
+    uint64_t to_end = staging->capacity - tail % staging->capacity;
+    uint64_t filler_bytes = to_end < bytes ? to_end : 0;
+    if (tail + filler_bytes + bytes - head > staging->capacity)
+        return NULL;
+    if (filler_bytes >= UM_STORE_RECORD_HEADER_BYTES)
+        ((um_store_record *)(void *)(staging->ring + tail % staging->capacity))->source = FILLER;
+    tail += filler_bytes;
+    *new_tail = tail + bytes;
+    um_store_record *record = (void *)(staging->ring + tail % staging->capacity);
+    memset((uint8_t *)record + bytes - UM_STORE_RECORD_ALIGNMENT, 0, UM_STORE_RECORD_ALIGNMENT);
+    return record;
+}
+
 int um_staging_append(um_staging *staging, uint32_t source, uint64_t sqn, int64_t received_ns, uint8_t flags,
                       const uint8_t *message, uint32_t message_bytes)
 {
@@ -46,18 +66,10 @@ int um_staging_append(um_staging *staging, uint32_t source, uint64_t sqn, int64_
         return -EMSGSIZE;
     if (source >= UM_STORE_SOURCES_MAX || flags & ~UM_STORE_RECORD_LOST)
         return -EINVAL;
-    uint64_t tail = atomic_load_explicit(&staging->tail, memory_order_relaxed);
-    uint64_t head = atomic_load_explicit(&staging->head, memory_order_acquire);
-    uint32_t bytes = um_store_record_bytes(message_bytes);
-    uint64_t to_end = staging->capacity - tail % staging->capacity;
-    uint64_t filler_bytes = to_end < bytes ? to_end : 0;
-    if (tail + filler_bytes + bytes - head > staging->capacity)
+    uint64_t tail;
+    um_store_record *record = space_for(staging, um_store_record_bytes(message_bytes), &tail);
+    if (!record)
         return -ENOBUFS;
-    if (filler_bytes >= UM_STORE_RECORD_HEADER_BYTES)
-        ((um_store_record *)(void *)(staging->ring + tail % staging->capacity))->source = FILLER;
-    tail += filler_bytes;
-    um_store_record *record = (void *)(staging->ring + tail % staging->capacity);
-    memset((uint8_t *)record + bytes - UM_STORE_RECORD_ALIGNMENT, 0, UM_STORE_RECORD_ALIGNMENT);
     *record = (um_store_record){
         .length_and_flags = message_bytes | (uint32_t)flags << 24,
         .source = source,
@@ -67,7 +79,7 @@ int um_staging_append(um_staging *staging, uint32_t source, uint64_t sqn, int64_
     memcpy(record + 1, message, message_bytes);
     if (um_store_record_sqn_count(record) == 0)
         return -EINVAL;
-    atomic_store_explicit(&staging->tail, tail + bytes, memory_order_release);
+    atomic_store_explicit(&staging->tail, tail, memory_order_release);
     return 0;
 }
 
@@ -81,6 +93,41 @@ int64_t um_staging_append_many(um_staging *staging, uint32_t source, uint64_t fi
         data += message_bytes[i];
     }
     return count;
+}
+
+int64_t um_staging_append_rows(um_staging *staging, const um_received_rows *rows, uint32_t first, uint32_t source,
+                               uint64_t sqn, uint32_t topic_index)
+{
+    if (source >= UM_STORE_SOURCES_MAX)
+        return -EINVAL;
+    uint32_t at = first;
+    for (; at < rows->count; at++, sqn++) {
+        if (rows->flags[at] & (ROW_KIND_MASK | UM_MESSAGE_FRAGMENT) || rows->sources[at] != rows->sources[first] ||
+            rows->sqns[at] != (uint32_t)sqn)
+            break;
+        uint32_t payload_bytes = (uint32_t)(rows->offsets[at + 1] - rows->offsets[at]);
+        uint32_t message_bytes = UM_LBMC_HEADER_BYTES + payload_bytes;
+        if (message_bytes > UM_LBMC_MESSAGE_BYTES_MAX) {
+            if (at == first)
+                return -EMSGSIZE;
+            break;
+        }
+        uint64_t tail;
+        um_store_record *record = space_for(staging, um_store_record_bytes(message_bytes), &tail);
+        if (!record)
+            break;
+        *record = (um_store_record){
+            .length_and_flags = message_bytes,
+            .source = source,
+            .sqn = sqn,
+            .received_ns = rows->received_ns[at],
+        };
+        um_lbmc_layout layout = {.topic_index = topic_index, .sqn = (uint32_t)sqn, .payload_length = payload_bytes};
+        uint8_t *payload = um_lbmc_write_message((uint8_t *)(record + 1), &layout);
+        memcpy(payload, rows->payload + rows->offsets[at], payload_bytes);
+        atomic_store_explicit(&staging->tail, tail, memory_order_release);
+    }
+    return at - first;
 }
 
 uint64_t um_staging_used_bytes(const um_staging *staging)

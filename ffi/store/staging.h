@@ -28,6 +28,17 @@ typedef struct um_store_batch {
     uint32_t range_count;
 } um_store_batch;
 
+/* Columns of received messages, as those of umstack.Batch. */
+typedef struct um_received_rows {
+    const int32_t *offsets; /* of the payloads; one more than rows */
+    const uint32_t *sqns;
+    const uint32_t *sources; /* the reader's numbers */
+    const uint16_t *flags;
+    const int64_t *received_ns;
+    const uint8_t *payload;
+    uint32_t count;
+} um_received_rows;
+
 typedef struct um_staging um_staging;
 
 /* `bytes`: size of the ring, a multiple of 8, at least twice the longest record. NULL: no memory. */
@@ -41,6 +52,12 @@ int um_staging_append(um_staging *staging, uint32_t source, uint64_t sqn, int64_
  * many were appended, fewer than count if the ring is full; or a negative errno if the first was refused. */
 int64_t um_staging_append_many(um_staging *staging, uint32_t source, uint64_t first_sqn, int64_t received_ns,
                                const uint8_t *data, const uint32_t *message_bytes, uint32_t count);
+/* Appends the rows from `first` on as data messages with this topic index: those of one source, unfragmented, each with
+ * the sqn behind the one before it. `sqn`: the number of the first one, of which its row has the lower half. Returns
+ * how many were appended: none if the first row is not a whole message or the ring is full; or a negative errno if the
+ * first was refused. */
+int64_t um_staging_append_rows(um_staging *staging, const um_received_rows *rows, uint32_t first, uint32_t source,
+                               uint64_t sqn, uint32_t topic_index);
 /* Returns the bytes of the ring in use, padding included. Any thread. */
 uint64_t um_staging_used_bytes(const um_staging *staging);
 /* Takes up to max_bytes from the front as the next commit, at this position and segment offset. */

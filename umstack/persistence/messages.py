@@ -8,6 +8,7 @@ from typing import NamedTuple
 from umstack.store.wire import MESSAGE, MalformedMessage
 
 _DATA = struct.Struct("!BBHII")
+DATA_HEADER_BYTES = _DATA.size
 _DATA_FOLLOWS = 0
 """Next header of a message without options: the payload."""
 _SPACE = 1 << 32

@@ -16,7 +16,8 @@ from umstack.persistence.events import (
     StoreBack,
     StoreUnresponsive,
 )
-from umstack.persistence.messages import extended
+from umstack.persistence.flight import Flight, Packed
+from umstack.persistence.messages import DATA_HEADER_BYTES, encode_data, extended
 from umstack.store.wire import (
     PROACTIVE,
     ConfigurationValue,
@@ -27,7 +28,6 @@ from umstack.store.wire import (
     StabilityAck,
     StoreEntry,
     decode,
-    with_type,
 )
 
 TRANSPORT_NAME = "umstack_transport_session"
@@ -35,6 +35,7 @@ TRANSPORT_NAME = "umstack_transport_session"
 FIRST_SQN_NAME = "umstack_first_sqn"
 """Configuration value of a registration: the first number of the source, from which an empty Store counts."""
 _SPACE = 1 << 32
+_NEVER_NS = -(1 << 62)
 _PROACTIVE_BYTES = 1 << 20
 """Maximum bytes that one tick repeats to a Store."""
 
@@ -104,21 +105,6 @@ class _Store:
     output: list[bytes] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Unstable:
-    """A sent message that is not stable."""
-
-    message: bytes
-    sent_ns: int
-    repeated_ns: int
-    is_sent: bool = False
-    """False while its source sends it: it is not repeated yet."""
-    acknowledged: int = 0
-    """Bits of the Stores that have it."""
-    lost: int = 0
-    """Bits of the Stores that gave it up."""
-
-
 class SourceSide:
     """One persistent source and its Stores. One thread; no sockets, no clock.
 
@@ -146,8 +132,7 @@ class SourceSide:
         self.first_sqn: int | None = None
         """Number of the first message, by consensus of the Stores; None: not known yet."""
         self.next_sqn = 0
-        self._unstable: dict[int, _Unstable] = {}
-        self._unstable_bytes = 0
+        self._flight = Flight(len(stores), self._quorum, DATA_HEADER_BYTES)
         self._is_registered = False
         self._is_over = False
         """True since a FlightSize event reported that the limits of messages in flight are reached."""
@@ -181,19 +166,25 @@ class SourceSide:
     @property
     def unstable(self) -> list[int]:
         """Numbers of the messages in flight, in order."""
-        return list(self._unstable)
+        return list(self._flight)
 
-    def can_send(self, byte_count: int) -> bool:
-        """Return true if a message of this size may be sent now: enough Stores are registered and there is space."""
-        return self.has_quorum and self.has_space(byte_count)
+    @property
+    def unstable_count(self) -> int:
+        """Number of messages in flight."""
+        return len(self._flight)
 
-    def has_space(self, byte_count: int) -> bool:
-        """Return true if a message of this size is within the limits of messages in flight."""
-        allowed = [one.flight_bytes for one in self._stores if one.flight_bytes is not None]
-        space = min([self.limits.flight_bytes, *allowed])
-        return len(self._unstable) < self.limits.flight_messages and (
-            not self._unstable or self._unstable_bytes + byte_count <= space
+    @property
+    def has_space(self) -> bool:
+        """True if the limits of messages in flight are not reached."""
+        count = len(self._flight)
+        return count < self.limits.flight_messages and (
+            not count or self._flight.byte_count <= self._flight_bytes_max
         )
+
+    @property
+    def _flight_bytes_max(self) -> int:
+        allowed = [one.flight_bytes for one in self._stores if one.flight_bytes is not None]
+        return min([self.limits.flight_bytes, *allowed])
 
     # Inputs
 
@@ -210,34 +201,36 @@ class SourceSide:
         """The announced transport session; empty before the first."""
         return self._transport
 
-    def reserve(self, sqn: int, message: bytes, now_ns: int) -> None:
-        """A message gets the next number and is being sent; it may be acknowledged before confirm()."""
-        if sqn != self.next_sqn:
-            raise ValueError(f"message {sqn} is not the next one, {self.next_sqn}")
-        self._note_flight(self.has_space(len(message)))
-        self.next_sqn = sqn + 1
-        self._unstable[sqn] = _Unstable(message, now_ns, now_ns)
-        self._unstable_bytes += len(message)
+    def reserve(self, messages: Packed, now_ns: int, *, may_exceed: bool = False) -> int:
+        """Give the next numbers to messages that are being sent; they may be acknowledged before confirm().
 
-    def confirm(self, sqn: int, now_ns: int) -> None:
-        """The message was sent: it is repeated until it is stable."""
-        one = self._unstable.get(sqn)
-        if one is not None:
-            one.is_sent, one.sent_ns, one.repeated_ns = True, now_ns, now_ns
+        Args:
+            messages: The messages; at least one.
+            now_ns: The time.
+            may_exceed: The limits of messages in flight are only reported.
 
-    def withdraw(self, sqn: int) -> None:
-        """The newest message could not be sent: its number is free again."""
-        one = self._unstable.get(sqn)
-        if one is None:
-            return  # Stores have it all the same: its number is used
-        if sqn != self.next_sqn - 1 or one.is_sent:
-            raise ValueError(f"message {sqn} is not being sent")
-        self._forget(sqn)
-        self.next_sqn = sqn
+        Returns:
+            How many may be sent: none if too few Stores are registered or the limits are reached.
+        """
+        if not self.has_quorum:
+            return 0
+        taken = self._flight.reserve(
+            self.next_sqn, messages, now_ns, self.limits.flight_messages, self._flight_bytes_max
+        )
+        self._note_flight(taken > 0)
+        if not taken and may_exceed:
+            taken = self._flight.reserve(self.next_sqn, messages, now_ns)
+        self.next_sqn += taken
+        return taken
 
-    def note_full(self) -> None:
-        """A sender waits because the limits of messages in flight are reached."""
-        self._note_flight(False)
+    def confirm(self, first_sqn: int, count: int, now_ns: int) -> None:
+        """Messages were sent: each is repeated until it is stable."""
+        self._flight.confirm(first_sqn, first_sqn + count - 1, now_ns)
+
+    def withdraw(self, first_sqn: int) -> None:
+        """The newest messages could not be sent: their numbers are free again, unless Stores have them all the same."""
+        self.next_sqn = self._flight.withdraw(first_sqn, self.next_sqn)
+        self._note_space()
 
     def connected(self, store: int, now_ns: int) -> None:
         """The connection to a Store exists: register."""
@@ -252,7 +245,7 @@ class SourceSide:
         one.output.clear()
         if was_active:
             self._events.append(StoreUnresponsive(store, self.has_quorum))
-            self._settle(list(self._unstable))
+            self._note(0, self.next_sqn, 0)
 
     def refused(self, store: int, reason: str) -> None:
         """A Store refused the source, or one of the two refused the other's key; each refusal is reported once."""
@@ -319,7 +312,7 @@ class SourceSide:
             reg_id=self._stores[store].reg_id,
             store_index=store,
             needs_response=True,
-            oldest_sqn=next(iter(self._unstable), self.next_sqn) % _SPACE,
+            oldest_sqn=next(iter(self._flight), self.next_sqn) % _SPACE,
             is_last=is_last,
         )
 
@@ -394,79 +387,56 @@ class SourceSide:
         if (ack.topic_index, ack.store_index) != (self._topic_index, store) or not self._transport:
             self.forged_count += 1
             return
-        touched: list[int] = []
         for first, last in ack.ranges:
             low = extended(first, self.next_sqn)
             high = low + (last - first) % _SPACE
             if high >= self.next_sqn:
                 self.forged_count += 1
-                continue
-            touched += self._between(low, high)
-        for sqn in touched:
-            one = self._unstable[sqn]
-            if ack.is_lost:
-                one.lost |= 1 << store
             else:
-                one.acknowledged |= 1 << store
-        self._settle(touched)
+                self._note(low, high, 1 << store, is_lost=ack.is_lost)
 
-    def _between(self, low: int, high: int) -> list[int]:
-        if high - low < len(self._unstable):
-            return [sqn for sqn in range(low, high + 1) if sqn in self._unstable]
-        return [sqn for sqn in self._unstable if low <= sqn <= high]
-
-    def _is_stable(self, one: _Unstable) -> bool:
-        if one.acknowledged.bit_count() < self._quorum:
-            return False
-        if self.rule is not StabilityRule.ALL_ACTIVE:
-            return True
-        return all(one.acknowledged >> at & 1 for at in self.active_stores)
-
-    def _settle(self, sqns: list[int]) -> None:
-        """Report and forget those of these messages that are stable, or cannot become stable."""
-        stable: list[int] = []
-        for sqn in sqns:
-            one = self._unstable.get(sqn)
-            if one is None:
-                continue
-            if self._is_stable(one):
-                stable.append(sqn)
-                self._forget(sqn)
-            elif one.lost.bit_count() > len(self._stores) - self._quorum:
-                self._give_up(sqn)
-        for sqn in sorted(stable):
+    def _note(self, first_sqn: int, last_sqn: int, stores: int, *, is_lost: bool = False) -> None:
+        """Stores, given as bits, have messages, or gave them up: report those that are stable, or cannot become it."""
+        required = sum(1 << at for at in self.active_stores) if self.rule is StabilityRule.ALL_ACTIVE else 0
+        for left in self._flight.note(first_sqn, last_sqn, stores, is_lost, required):
             last = self._events[-1] if self._events else None
-            if isinstance(last, MessageStable) and last.last_sqn + 1 == sqn:
-                self._events[-1] = MessageStable(last.first_sqn, sqn)
+            if not left.is_stable:
+                self._events += map(NotStable, range(left.first_sqn, left.last_sqn + 1))
+            elif isinstance(last, MessageStable) and last.last_sqn + 1 == left.first_sqn:
+                self._events[-1] = MessageStable(last.first_sqn, left.last_sqn)
             else:
-                self._events.append(MessageStable(sqn, sqn))
+                self._events.append(MessageStable(left.first_sqn, left.last_sqn))
+        self._note_space()
 
-    def _forget(self, sqn: int) -> None:
-        self._unstable_bytes -= len(self._unstable.pop(sqn).message)
-        if self._is_over and self.has_space(0):
+    def _note_space(self) -> None:
+        if self._is_over and self.has_space:
             self._note_flight(True)
 
     def _note_flight(self, has_space: bool) -> None:
         """Report when the limits of messages in flight are reached, and when there is space again."""
         if self._is_over == has_space:
             self._is_over = not has_space
-            self._events.append(FlightSize(self._is_over, len(self._unstable), self._unstable_bytes))
-
-    def _give_up(self, sqn: int) -> None:
-        self._forget(sqn)
-        self._events.append(NotStable(sqn))
+            self._events.append(FlightSize(self._is_over, len(self._flight), self._flight.byte_count))
 
     def _repeat(self, now_ns: int) -> None:
         """Send old messages again to the Stores that miss them; give up those whose lifetime ended."""
         space = dict.fromkeys(self.active_stores, _PROACTIVE_BYTES)
-        for sqn, one in list(self._unstable.items()):
-            if not one.is_sent:
+        expired_ns, due_ns = now_ns - self.limits.lifetime_ns, now_ns - self.limits.repeat_ns
+        if not space:
+            due_ns = _NEVER_NS
+        sqn = 0
+        while (due := self._flight.due(sqn, expired_ns, due_ns)) is not None:
+            sqn = due.sqn + 1
+            if due.has_expired:
+                self._flight.remove(due.sqn)
+                self._events.append(NotStable(due.sqn))
                 continue
-            if now_ns - one.sent_ns >= self.limits.lifetime_ns:
-                self._give_up(sqn)
-            elif now_ns - one.repeated_ns >= self.limits.repeat_ns:
-                for at in space:
-                    if not (one.acknowledged | one.lost) >> at & 1 and space[at] >= len(one.message):
-                        space[at] -= len(one.message)
-                        self._stores[at].output.append(with_type(one.message, PROACTIVE))
-                        one.repeated_ns = now_ns
+            message = encode_data(self._topic_index, due.sqn, due.payload, PROACTIVE)
+            for at in space:
+                if not due.stores >> at & 1 and space[at] >= len(message):
+                    space[at] -= len(message)
+                    self._stores[at].output.append(message)
+                    self._flight.repeated(due.sqn, now_ns)
+            if max(space.values()) < len(message):
+                due_ns = _NEVER_NS
+        self._note_space()

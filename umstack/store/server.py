@@ -12,24 +12,21 @@ import selectors
 import socket
 import threading
 import time
-from collections import deque
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from umstack._engine.endpoint import Endpoint
 from umstack.context import Context
-from umstack.events import Message
-from umstack.persistence.messages import encode_data
 from umstack.receiver import Receiver
 from umstack.store.commits import CommitThread
 from umstack.store.connections import ClientConnections
+from umstack.store.intake import Intake
 from umstack.store.protocol import StoreLimits, StoreSide
 from umstack.store.repository import DiskFull, Repository, RepositorySettings
 from umstack.store.status import disk_levels, write_status
 from umstack.telemetry.reading import ReportedStore
 
-_FRAGMENT_FLAG = 4
 _POLL_ROWS = 4096
 _WAIT_SECONDS = 0.05
 """Pause without events, after which joined sessions and times are checked."""
@@ -75,8 +72,6 @@ class StoreServer:
         limits: StoreLimits | None = None,
     ) -> None:
         self._receivers: dict[str, Receiver] = {}
-        self._waiting: deque[Message] = deque()
-        """Received messages for which the staging ring has no space yet."""
         self._ticked_ns = self._checked_ns = self._lifetimes_ns = 0
         clock_offset_ns = time.time_ns() - time.monotonic_ns()
 
@@ -85,8 +80,6 @@ class StoreServer:
             return clock_offset_ns + time.monotonic_ns()
 
         self._stopping = threading.Event()
-        self.refused_fragments = 0
-        """Fragments of messages longer than a datagram, which a Store does not keep yet."""
         with contextlib.ExitStack() as opened:
             self._repository = opened.enter_context(Repository(directory, settings, wall_clock_ns=clock_ns))
             listener = opened.enter_context(socket.create_server(listen, backlog=1024))
@@ -102,6 +95,7 @@ class StoreServer:
             self._selector.register(self._wake_fd, selectors.EVENT_READ, self._on_wake)
             self.side = StoreSide(self._repository, self.endpoint, clock_ns, self._joins, limits)
             """The protocol of this Store, with its counters."""
+            self._intake = Intake(self.side)
             self._clients = ClientConnections(
                 listener, self._selector, self.side, context._engine.keyring, connections_maximum
             )
@@ -152,7 +146,7 @@ class StoreServer:
 
     def _step(self) -> None:
         is_busy = self._receive() or self._clients.has_work
-        is_waiting = not is_busy and (bool(self._waiting) or not self._queue.arm())
+        is_waiting = not is_busy and (self._intake.is_waiting or not self._queue.arm())
         ready = self._selector.select(_WAIT_SECONDS if is_waiting else 0)
         try:
             with self._repository.state.grouped():
@@ -188,7 +182,7 @@ class StoreServer:
             **self._commits.times().summary(),
             **self._levels,
             "damaged_reads": self._repository.damage_count,
-            "refused_fragments": self.refused_fragments,
+            "refused_fragments": self._intake.refused_fragments,
             "clients": len(self._clients),
             "topics": len(self._receivers),
             "staged_bytes": self._repository.staged_bytes,
@@ -233,23 +227,9 @@ class StoreServer:
 
     def _receive(self) -> bool:
         """Stage the messages that have arrived, as far as there is space. Returns true if any were."""
-        if not self._waiting:
-            batch = self._queue.poll(_POLL_ROWS, 0.0)
-            self._waiting += batch.messages()
-        count = len(self._waiting)
-        while self._waiting and self._keep(self._waiting[0]):
-            self._waiting.popleft()
-        return len(self._waiting) < count
-
-    def _keep(self, message: Message) -> bool:
-        """Stage a message. Returns false if there is no space for it now."""
-        if message.flags & _FRAGMENT_FLAG:
-            self.refused_fragments += 1
-            return True
-        transport, _, rest = message.source.rpartition("[")
-        topic_index = int(rest[:-1])
-        data = encode_data(topic_index, message.sequence_number, message.data)
-        return self.side.data(transport, topic_index, data, message.received_ns)
+        if not self._intake.is_waiting:
+            self._intake.take(self._queue.poll(_POLL_ROWS, 0.0))
+        return self._intake.keep()
 
     def _close_receivers(self) -> None:
         for receiver in self._receivers.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from umstack.store.protocol.staged_numbers import StagedNumbers
 from umstack.store.repository import Repository, StagingFull
 
 REPAIR_NS = 15_000_000_000
@@ -45,9 +46,9 @@ class StoreGaps:
     """
 
     def __init__(
-        self, repository: Repository, clock_ns: Callable[[], int], staged: set[tuple[int, int]]
+        self, repository: Repository, clock_ns: Callable[[], int], staged: StagedNumbers
     ) -> None:
-        """`staged` contains source number and sqn of everything that waits for a commit."""
+        """`staged` contains everything that waits for a commit."""
         self._repository = repository
         self._clock_ns = clock_ns
         self._staged = staged
@@ -177,9 +178,8 @@ class StoreGaps:
             self._repository.mark_lost(number, first_sqn, last)
         except StagingFull:
             return  # the next request for it marks it
-        marks = {(number, sqn) for sqn in range(first_sqn, last + 1)}
-        self._staged |= marks
-        self._marked |= marks
+        self._staged.add(number, first_sqn, last)
+        self._marked |= {(number, sqn) for sqn in range(first_sqn, last + 1)}
 
 
 __all__ = ["AWAY_NS", "REPAIR_NS", "StoreGaps"]

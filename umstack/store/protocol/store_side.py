@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 from umstack._engine.endpoint import Endpoint
 from umstack.errors import ResourceLimit
-from umstack.persistence.messages import data_of, extended
+from umstack.persistence.messages import DATA_HEADER_BYTES, data_of, extended
 from umstack.persistence.source_side import FIRST_SQN_NAME, TRANSPORT_NAME
+from umstack.store.protocol.staged_numbers import StagedNumbers
 from umstack.store.protocol.store_connections import Outbox, StoreConnection, StoreLimits
 from umstack.store.protocol.store_gaps import StoreGaps
 from umstack.store.protocol.store_receivers import StoreReceivers, newest_of
 from umstack.store.repository import (
     Commit,
-    CommittedRange,
     DiskFull,
+    ReceivedRows,
     Repository,
     StagingFull,
 )
@@ -83,8 +84,8 @@ class StoreSide:
         self.counters = self._outbox.counters
         """Numbers of messages and clients, by name."""
         self._wall_clock_ns = wall_clock_ns
-        self._staged: set[tuple[int, int]] = set()
-        """Source number and sqn of messages and markers that wait for a commit."""
+        self._staged = StagedNumbers()
+        """Messages and markers that wait for a commit."""
         self._gaps = StoreGaps(repository, wall_clock_ns, self._staged)
         self._receivers = StoreReceivers(
             repository,
@@ -398,6 +399,28 @@ class StoreSide:
         number = self._by_transport.get((transport, topic_index))
         return number is None or self._keep(number, message, received_ns)
 
+    def rows(self, transport: str, topic_index: int, rows: ReceivedRows, first: int) -> int:
+        """Keep received messages of a transport session from a row on, which follow the newest one of their source.
+
+        Returns:
+            How many: none if the first row is another one, or there is no space. Then it is one for `data`.
+        """
+        number = self._by_transport.get((transport, topic_index))
+        newest = None if number is None else self._newest_of(number)
+        if number is None or newest is None:
+            return 0
+        sqn = extended(rows.sqns[first], newest)
+        if sqn <= newest:
+            return 0  # it may be staged, held or marked lost
+        kept = self.repository.append_rows(number, sqn, rows, first, topic_index)
+        if kept:
+            self._newest[number] = sqn + kept - 1
+            self._staged.add(number, sqn, sqn + kept - 1)
+            self._outbox.counters["messages"] += kept
+            payload_bytes = rows.offsets[first + kept] - rows.offsets[first]
+            self._outbox.counters["message_bytes"] += payload_bytes + kept * DATA_HEADER_BYTES
+        return kept
+
     def _on_proactive(self, one: StoreConnection, message: bytes) -> None:
         topic_index = data_of(message).topic_index
         found = [at for at in one.sources if self._sources[at].topic_index == topic_index]
@@ -423,7 +446,7 @@ class StoreSide:
         except StagingFull:
             return False
         self._newest[number] = max(near, sqn)
-        self._staged.add((number, sqn))
+        self._staged.add(number, sqn, sqn)
         self._outbox.counters["messages"] += 1
         self._outbox.counters["message_bytes"] += len(message)
         return True
@@ -448,13 +471,10 @@ class StoreSide:
             ranges.setdefault(one.source, []).extend(
                 self._gaps.without_marks(one.source, one.first_sqn, one.last_sqn)
             )
-            self._unstage(one)
+            self._staged.discard(one.source, one.first_sqn, one.last_sqn)
         for number, found in ranges.items():
             if found:
                 self._acknowledge(number, found)
-
-    def _unstage(self, done: CommittedRange) -> None:
-        self._staged.difference_update((done.source, sqn) for sqn in range(done.first_sqn, done.last_sqn + 1))
 
     def _acknowledge(self, number: int, ranges: list[tuple[int, int]], is_lost: bool = False) -> None:
         """Report messages as stable, or as lost to a source that has repeated them too late."""

@@ -24,6 +24,7 @@ from umstack.store.repository.model import (
     RepositorySettings,
     StoredMessage,
 )
+from umstack.store.repository.received_rows import ReceivedRows
 from umstack.store.repository.repository import Repository
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Durability",
     "File",
     "Files",
+    "ReceivedRows",
     "ReceiverState",
     "Reclaimed",
     "Recovery",

@@ -40,6 +40,7 @@ from umstack.store.repository.model import (
     RepositorySettings,
     StoredMessage,
 )
+from umstack.store.repository.received_rows import ReceivedRows
 from umstack.store.repository.scanning import next_record, part_of
 from umstack.store.repository.segments import (
     RUN_BYTES,
@@ -380,15 +381,36 @@ class Repository:
             raise _staging_error(staged, len(messages[0]))
         return int(staged)
 
+    def append_rows(
+        self, source: int, first_sqn: int, rows: ReceivedRows, first_row: int, topic_index: int
+    ) -> int:
+        """Stage received messages: those of one session from a row on, with consecutive sequence numbers.
+
+        Args:
+            source: Number of a registered source.
+            first_sqn: Sequence number of the first message, extended to 63 bits.
+            rows: The rows.
+            first_row: The first row.
+            topic_index: Topic index of the messages.
+
+        Returns:
+            How many were staged: none if the first row is not a whole message or the staging ring is full.
+
+        Raises:
+            RepositoryEnded: A write or a sync failed earlier.
+        """
+        self._check_usable()
+        staged = lib.um_staging_append_rows(
+            self._staging, rows.columns, first_row, source, first_sqn, topic_index
+        )
+        if staged < 0:
+            raise _staging_error(staged, len(rows.message(first_row)))
+        return int(staged)
+
     @property
     def staged_bytes(self) -> int:
         """Bytes that wait for a commit."""
         return int(lib.um_staging_used_bytes(self._staging))
-
-    @property
-    def staging(self) -> Any:
-        """The staging ring, um_staging, for a C caller that appends."""
-        return self._staging
 
     def flight_bytes(self, source_count: int) -> int:
         """Return the bytes that each of so many sources may have in flight, so that the staging ring cannot overflow.

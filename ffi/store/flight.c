@@ -1,0 +1,296 @@
+#include "store/flight.h"
+
+#include <stdlib.h>
+
+enum { PAGE_MESSAGES = 256, PAGES_MIN = 16 };
+
+typedef struct flight_message {
+    uint8_t *payload; /* NULL: no message */
+    uint32_t payload_bytes;
+    uint32_t overhead_bytes;
+    uint64_t acknowledged;
+    uint64_t lost;
+    int64_t sent_ns;
+    int64_t repeated_ns;
+    bool is_sent;
+} flight_message;
+
+typedef struct flight_page {
+    uint32_t message_count;
+    flight_message messages[PAGE_MESSAGES];
+} flight_page;
+
+struct um_flight {
+    flight_page **pages; /* page n is at n % capacity; NULL: without messages */
+    uint64_t capacity;   /* a power of two */
+    uint64_t first_page; /* every message is in a page of [first_page, end_page) */
+    uint64_t end_page;
+    uint64_t count;
+    uint64_t bytes;
+    uint32_t store_count;
+    uint32_t quorum;
+};
+
+um_flight *um_flight_create(uint32_t store_count, uint32_t quorum)
+{
+    assert(store_count <= UM_FLIGHT_STORES_MAX && quorum > 0 && quorum <= store_count);
+    um_flight *flight = calloc(1, sizeof *flight);
+    if (!flight)
+        return NULL;
+    flight->capacity = PAGES_MIN;
+    flight->pages = calloc(flight->capacity, sizeof(flight_page *));
+    flight->store_count = store_count;
+    flight->quorum = quorum;
+    if (!flight->pages) {
+        free(flight);
+        return NULL;
+    }
+    return flight;
+}
+
+void um_flight_free(um_flight *flight)
+{
+    if (!flight)
+        return;
+    for (uint64_t at = flight->first_page; at < flight->end_page; at++) {
+        flight_page *page = flight->pages[at & (flight->capacity - 1)];
+        for (uint32_t i = 0; page && i < PAGE_MESSAGES; i++)
+            free(page->messages[i].payload);
+        free(page);
+    }
+    free(flight->pages);
+    free(flight);
+}
+
+uint64_t um_flight_count(const um_flight *flight)
+{
+    return flight->count;
+}
+
+uint64_t um_flight_bytes(const um_flight *flight)
+{
+    return flight->bytes;
+}
+
+static flight_page *page_of(const um_flight *flight, uint64_t sqn)
+{
+    uint64_t number = sqn / PAGE_MESSAGES;
+    if (number < flight->first_page || number >= flight->end_page)
+        return NULL;
+    return flight->pages[number & (flight->capacity - 1)];
+}
+
+/* Returns the message of a number; NULL: there is none. */
+static flight_message *message_of(const um_flight *flight, uint64_t sqn)
+{
+    flight_page *page = page_of(flight, sqn);
+    if (!page)
+        return NULL;
+    flight_message *message = &page->messages[sqn % PAGE_MESSAGES];
+    return message->payload ? message : NULL;
+}
+
+/* Finds the first message of [from_sqn, end_sqn). */
+static flight_message *next_message(const um_flight *flight, uint64_t from_sqn, uint64_t end_sqn, uint64_t *sqn)
+{
+    uint64_t begin = flight->first_page * PAGE_MESSAGES, end = flight->end_page * PAGE_MESSAGES;
+    uint64_t at = from_sqn > begin ? from_sqn : begin;
+    end = end_sqn < end ? end_sqn : end;
+    while (at < end) {
+        flight_page *page = page_of(flight, at);
+        if (!page) {
+            at = (at / PAGE_MESSAGES + 1) * PAGE_MESSAGES;
+            continue;
+        }
+        flight_message *message = &page->messages[at % PAGE_MESSAGES];
+        if (message->payload) {
+            *sqn = at;
+            return message;
+        }
+        at++;
+    }
+    return NULL;
+}
+
+bool um_flight_next(const um_flight *flight, uint64_t from_sqn, uint64_t *sqn)
+{
+    return next_message(flight, from_sqn, UINT64_MAX, sqn) != NULL;
+}
+
+static int grow(um_flight *flight)
+{
+    uint64_t capacity = 2 * flight->capacity;
+    flight_page **pages = calloc(capacity, sizeof(flight_page *));
+    if (!pages)
+        return -ENOMEM;
+    for (uint64_t at = flight->first_page; at < flight->end_page; at++)
+        pages[at & (capacity - 1)] = flight->pages[at & (flight->capacity - 1)];
+    free(flight->pages);
+    flight->pages = pages;
+    flight->capacity = capacity;
+    return 0;
+}
+
+/* Returns the page of a number that is behind all messages, or in their last page; NULL: no memory. */
+static flight_page *page_for(um_flight *flight, uint64_t sqn)
+{
+    uint64_t number = sqn / PAGE_MESSAGES;
+    if (flight->count == 0)
+        flight->first_page = flight->end_page = number; /* pages without messages were freed */
+    assert(number >= flight->first_page);
+    while (number - flight->first_page >= flight->capacity)
+        if (grow(flight))
+            return NULL;
+    flight_page **place = &flight->pages[number & (flight->capacity - 1)];
+    for (; flight->end_page <= number; flight->end_page++)
+        flight->pages[flight->end_page & (flight->capacity - 1)] = NULL;
+    if (!*place)
+        *place = calloc(1, sizeof **place);
+    return *place;
+}
+
+/* Frees the page of a number if it has no messages. */
+static void drop_if_empty(um_flight *flight, uint64_t sqn)
+{
+    flight_page *page = page_of(flight, sqn);
+    if (!page || page->message_count)
+        return;
+    free(page);
+    flight->pages[sqn / PAGE_MESSAGES & (flight->capacity - 1)] = NULL;
+    while (flight->first_page < flight->end_page && !flight->pages[flight->first_page & (flight->capacity - 1)])
+        flight->first_page++;
+}
+
+static void forget(um_flight *flight, uint64_t sqn)
+{
+    flight_page *page = page_of(flight, sqn);
+    flight_message *message = &page->messages[sqn % PAGE_MESSAGES];
+    page->message_count--;
+    flight->count--;
+    flight->bytes -= message->payload_bytes + message->overhead_bytes;
+    free(message->payload);
+    *message = (flight_message){0};
+    drop_if_empty(flight, sqn);
+}
+
+int64_t um_flight_check(const int32_t *offsets, uint32_t count, uint64_t data_bytes, uint32_t message_max)
+{
+    uint32_t fitting = count;
+    if (offsets[0] < 0 || (uint64_t)offsets[count] > data_bytes)
+        return -EINVAL;
+    for (uint32_t i = count; i-- > 0;) {
+        if (offsets[i] > offsets[i + 1])
+            return -EINVAL;
+        if ((uint32_t)(offsets[i + 1] - offsets[i]) > message_max)
+            fitting = i;
+    }
+    return fitting;
+}
+
+int64_t um_flight_reserve(um_flight *flight, uint64_t first_sqn, const uint8_t *data, const int32_t *offsets,
+                          uint32_t count, uint32_t overhead_bytes, uint64_t messages_max, uint64_t bytes_max,
+                          int64_t now_ns)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t payload_bytes = (uint32_t)(offsets[i + 1] - offsets[i]);
+        uint64_t bytes = (uint64_t)payload_bytes + overhead_bytes;
+        if (flight->count >= messages_max || (flight->count && flight->bytes + bytes > bytes_max))
+            return i;
+        flight_page *page = page_for(flight, first_sqn + i);
+        uint8_t *payload = page ? malloc(payload_bytes ? payload_bytes : 1) : NULL;
+        if (!payload) {
+            drop_if_empty(flight, first_sqn + i);
+            return i ? (int64_t)i : -ENOMEM;
+        }
+        memcpy(payload, data + offsets[i], payload_bytes);
+        flight_message *message = &page->messages[(first_sqn + i) % PAGE_MESSAGES];
+        assert(!message->payload);
+        *message = (flight_message){.payload = payload,
+                                    .payload_bytes = payload_bytes,
+                                    .overhead_bytes = overhead_bytes,
+                                    .sent_ns = now_ns,
+                                    .repeated_ns = now_ns};
+        page->message_count++;
+        flight->count++;
+        flight->bytes += bytes;
+    }
+    return count;
+}
+
+void um_flight_confirm(um_flight *flight, uint64_t first_sqn, uint64_t last_sqn, int64_t now_ns)
+{
+    uint64_t sqn = first_sqn;
+    flight_message *message;
+    while ((message = next_message(flight, sqn, last_sqn + 1, &sqn))) {
+        message->is_sent = true;
+        message->sent_ns = message->repeated_ns = now_ns;
+        sqn++;
+    }
+}
+
+uint64_t um_flight_withdraw(um_flight *flight, uint64_t first_sqn, uint64_t end_sqn)
+{
+    while (end_sqn > first_sqn) {
+        const flight_message *message = message_of(flight, end_sqn - 1);
+        if (!message)
+            break;
+        assert(!message->is_sent);
+        forget(flight, --end_sqn);
+    }
+    return end_sqn;
+}
+
+uint32_t um_flight_note(um_flight *flight, uint64_t *from_sqn, uint64_t last_sqn, uint64_t store, bool is_lost,
+                        uint64_t required, um_flight_result *results, uint32_t capacity)
+{
+    uint32_t given_up_at = flight->store_count - flight->quorum + 1;
+    uint32_t count = 0;
+    uint64_t sqn = *from_sqn;
+    flight_message *message;
+    while ((message = next_message(flight, sqn, last_sqn + 1, &sqn))) {
+        *(is_lost ? &message->lost : &message->acknowledged) |= store;
+        bool is_stable = (uint32_t)__builtin_popcountll(message->acknowledged) >= flight->quorum &&
+                         (message->acknowledged & required) == required;
+        if (is_stable || (uint32_t)__builtin_popcountll(message->lost) >= given_up_at) {
+            um_flight_result *last = count ? &results[count - 1] : NULL;
+            if (last && last->last_sqn + 1 == sqn && last->is_stable == is_stable)
+                last->last_sqn = sqn;
+            else if (count == capacity)
+                break;
+            else
+                results[count++] = (um_flight_result){sqn, sqn, is_stable};
+            forget(flight, sqn);
+        }
+        sqn++;
+    }
+    *from_sqn = message ? sqn : last_sqn + 1;
+    return count;
+}
+
+bool um_flight_next_due(const um_flight *flight, uint64_t from_sqn, int64_t expired_ns, int64_t due_ns,
+                        um_flight_due *due)
+{
+    uint64_t sqn = from_sqn;
+    for (const flight_message *message; (message = next_message(flight, sqn, UINT64_MAX, &sqn)); sqn++) {
+        bool has_expired = message->sent_ns <= expired_ns;
+        if (message->is_sent && (has_expired || message->repeated_ns <= due_ns)) {
+            *due = (um_flight_due){sqn, message->payload, message->payload_bytes, message->acknowledged | message->lost,
+                                   has_expired};
+            return true;
+        }
+    }
+    return false;
+}
+
+void um_flight_repeated(um_flight *flight, uint64_t sqn, int64_t now_ns)
+{
+    flight_message *message = message_of(flight, sqn);
+    if (message)
+        message->repeated_ns = now_ns;
+}
+
+void um_flight_remove(um_flight *flight, uint64_t sqn)
+{
+    if (message_of(flight, sqn))
+        forget(flight, sqn);
+}

@@ -1,0 +1,82 @@
+"""Intake: passes the messages that a Store has received to its protocol, as far as there is space."""
+
+from __future__ import annotations
+
+from umstack.batch import Batch
+from umstack.persistence.messages import encode_data
+from umstack.store.protocol import StoreSide
+from umstack.store.repository import ReceivedRows
+
+_FRAGMENT_FLAG = 4
+_KIND_MASK = 0xF00
+"""Of flags: kinds of rows that are events."""
+
+
+class Intake:
+    """Stages received messages in order. One thread.
+
+    Messages of a source that follow its newest one are staged in C, many at a time; others one by one.
+
+    Args:
+        side: The protocol of the Store.
+    """
+
+    def __init__(self, side: StoreSide) -> None:
+        self._side = side
+        self._batch: Batch | None = None
+        self._rows: ReceivedRows | None = None
+        self._at = 0
+        """The next row."""
+        self._names: dict[int, tuple[str, int]] = {}
+        """Transport session and topic index by the batch's number of the source."""
+        self.refused_fragments = 0
+        """Fragments of messages longer than a datagram, which a Store does not keep yet."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if rows wait for space."""
+        return self._rows is not None
+
+    def take(self, batch: Batch) -> None:
+        """The next batch. None may be waiting."""
+        if batch:
+            self._batch, self._rows, self._at = batch, ReceivedRows(batch), 0
+
+    def keep(self) -> bool:
+        """Stage what waits, as far as there is space. Returns true if any was staged or left out."""
+        rows, begin = self._rows, self._at
+        if rows is None:
+            return False
+        while self._at < rows.count:
+            kept = self._side.rows(*self._session(rows.sources[self._at]), rows, self._at)
+            if not kept and not self._keep_one(rows, self._at):
+                break
+            self._at += kept or 1
+        is_progress = self._at > begin
+        if self._at == rows.count:
+            self._batch = self._rows = None
+            self._names.clear()
+        return is_progress
+
+    def _session(self, source: int) -> tuple[str, int]:
+        found = self._names.get(source)
+        if found is None:
+            assert self._batch is not None
+            transport, _, rest = self._batch.source_of(source).rpartition("[")
+            found = self._names[source] = transport, int(rest[:-1])
+        return found
+
+    def _keep_one(self, rows: ReceivedRows, at: int) -> bool:
+        """Stage a message, or leave out an event or a fragment. Returns false if there is no space for it now."""
+        flags = rows.flags[at]
+        if flags & _KIND_MASK:
+            return True
+        if flags & _FRAGMENT_FLAG:
+            self.refused_fragments += 1
+            return True
+        transport, topic_index = self._session(rows.sources[at])
+        data = encode_data(topic_index, rows.sqns[at], rows.message(at))
+        return self._side.data(transport, topic_index, data, rows.received_ns[at])
+
+
+__all__ = ["Intake"]
