@@ -12,10 +12,10 @@ import sys
 from collections import deque
 from dataclasses import dataclass, field
 
+from tests.flights import put_in_flight
 from tests.simulated_disk import PowerFailure, SimulatedDisk, pull_the_plug
 from umstack._engine.endpoint import Endpoint
 from umstack.persistence.events import MessageStable, NotStable, Registered, RegistrationRefused
-from umstack.persistence.flight import Packed
 from umstack.persistence.messages import encode_data, extended
 from umstack.persistence.reader_side import LostRange, ReaderSide, RecoveredMessage
 from umstack.persistence.source_side import SourceLimits, SourceSide, StabilityRule
@@ -261,7 +261,7 @@ class Simulation:
         were never sent, and those of another source."""
         number = self.random.randrange(_STORES)
         if self.source is not None and number in self.source_links and self.is_attached:
-            first = self.source.next_sqn
+            first = self.source.flight.next_sqn
             for index, sqn in ((TOPIC_INDEX, first), (TOPIC_INDEX + 1, max(first - 3, 0))):
                 ranges = (SqnRange(sqn % _SPACE, (sqn + self.random.randrange(4)) % _SPACE),)
                 ack = StabilityAck(transport_index=0, topic_index=index, store_index=number, ranges=ranges)
@@ -304,14 +304,13 @@ class Simulation:
             self.is_attached = True
             source.attach(f"session {self.life}", TOPIC_INDEX, self.now_ns)
         for _ in range(self.random.randrange(6) if self.has_faults else 0):
-            sqn, number = self._true(source.next_sqn), source.next_sqn
+            sqn = self._true(source.flight.next_sqn)
             payload = b"%d/%d" % (self.life, sqn) * (1 + sqn % 3)
-            if not self.is_attached or not source.reserve(Packed.of(payload), self.now_ns):
+            if not self.is_attached or not put_in_flight(source, payload, self.now_ns):
                 return
             message = encode_data(TOPIC_INDEX, sqn, payload)
             self.highest = max(self.highest, sqn)
             self.sent[sqn] = message
-            source.confirm(number, 1, self.now_ns)
             for store in range(_STORES):
                 if self.random.random() > 0.1:
                     self.multicast.append((f"session {self.life}", message, store))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import select
 import selectors
 import sys
 import threading
@@ -11,10 +13,13 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from umstack._core import ffi, lib
+from umstack._engine.waiting import SLICE_NS
 from umstack.config import SourceOptions
 from umstack.errors import (
     BackPressured,
@@ -41,11 +46,15 @@ if TYPE_CHECKING:
     from umstack.source import Source
     from umstack.telemetry.reading import Counters
 
-_SPACE = 1 << 32
+_FLUSH = lib.UM_SEND_FLUSH
+_send = lib.um_flight_send
 _STREAM_BYTES = 4 << 20
 EVENTS_MAX = 65_536
 """Events that wait for `take_events`; then the oldest are dropped."""
 _TICK_SECONDS = 0.1
+_COLLECT_MS = 1
+"""Time for which acknowledgements are collected after some arrived, unless a thread waits for them. Each one costs the
+interpreter's lock, which a sender needs."""
 _RETRY_NS = 500_000_000
 _KEEPALIVE_NS = 2_000_000_000
 
@@ -99,11 +108,18 @@ class PersistentSource:
         self._options = options
         rule = StabilityRule(options.ume_retention_intragroup_stability_behavior)
         self._side = SourceSide(topic, session_id_of(session_id), endpoints, rule, _limits_of(options))
+        self._flight = self._side.flight.handle
+        self._one, self._sqn = ffi.new("int32_t[2]"), ffi.new("uint64_t *")
+        """Offsets of a single message, and the number of the first one sent, for the thread whose turn it is."""
         self._sending = threading.Lock()
         """Held while a message gets its number and is sent, so that numbers are sent in order."""
         self._changed = threading.Condition()
         """Guards the side and the links; notified when the side changed. Never held while the transport waits."""
         self._events: deque[SourceEvent] = deque(maxlen=EVENTS_MAX)
+        self._waiting_count = 0
+        """Threads that wait for a change."""
+        self._is_collecting = False
+        """True while the thread does not read acknowledgements, because nobody waits for them."""
         self._is_closed = False
         self._is_thread_ended = False
         self._selector = selectors.DefaultSelector()
@@ -113,6 +129,8 @@ class PersistentSource:
         ]
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._wake_fd, selectors.EVENT_READ)
+        self._collecting = select.poll()
+        self._collecting.register(self._wake_fd, select.POLLIN)
         self._thread = threading.Thread(target=self._run, name="umstack-persistence", daemon=True)
         self._thread.start()
         deadline = time.monotonic() + timeout
@@ -183,23 +201,49 @@ class PersistentSource:
         payload = bytes(data)
         if len(payload) > self.message_maximum_bytes:
             raise self._too_long(len(payload))
+        if timeout is None and self._sending.acquire(blocking=False):
+            # The path of nearly every send, kept minimal.
+            try:
+                self._one[1] = len(payload)
+                if self._try(payload, self._one, 1, False, _FLUSH if flush else 0, SLICE_NS) == 1:
+                    return int(self._sqn[0])
+            finally:
+                self._sending.release()
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._turn(deadline):
-            first, _ = self._reserve(Packed.of(payload), deadline)
-            try:
-                sent = self._source.send(payload, flush, timeout=_remaining(deadline))
-            except UmError:
-                with self._changed:
-                    self._side.withdraw(first)
-                raise
-            with self._changed:
-                self._side.confirm(first, 1, time.monotonic_ns())
-            if sent != first % _SPACE:
-                raise UmError(
-                    f"the transport sent message {first} of {self.topic!r} as {sent}",
-                    hint="close the source and open it again",
-                )
-            return first
+            self._one[1] = len(payload)
+            self._send_some(payload, self._one, 1, flush, deadline)
+            return int(self._sqn[0])
+
+    def _try(self, data: Any, offsets: Any, count: int, may_exceed: bool, flags: int, wait_ns: int) -> int:
+        """Call um_flight_send, on this thread's turn."""
+        handle = self._source._handle
+        result: int = _send(self._flight, handle, data, offsets, count, may_exceed, flags, wait_ns, self._sqn)
+        return result
+
+    def _send_some(self, data: Any, offsets: Any, count: int, flush: bool, deadline: float | None) -> int:
+        """Send as many messages as there is space for in flight, at least one, and return how many."""
+        may_exceed = False
+        while True:
+            sent = self._source._retry(
+                partial(self._attempt, data, offsets, count, may_exceed, _FLUSH if flush else 0),
+                _remaining(deadline),
+                "sending",
+            )
+            if sent:
+                return sent
+            may_exceed = self._await_space(offsets[1] - offsets[0], deadline)
+
+    def _attempt(
+        self, data: Any, offsets: Any, count: int, may_exceed: bool, flags: int, wait_ns: int, more: int
+    ) -> int:
+        sent = self._try(data, offsets, count, may_exceed, flags | more, wait_ns)
+        if sent == -errno.EPROTO:
+            raise UmError(
+                f"the transport numbers the messages of {self.topic!r} differently",
+                hint="close the source and open it again",
+            )
+        return sent
 
     @contextlib.contextmanager
     def _turn(self, deadline: float | None) -> Iterator[None]:
@@ -218,26 +262,25 @@ class PersistentSource:
             hint="send several messages",
         )
 
-    def _reserve(self, messages: Packed, deadline: float | None) -> tuple[int, int]:
-        """Give messages their numbers, after waiting until the first may be sent. Returns its number, and how many."""
-        side, is_flushed = self._side, False
-        may_exceed = self._options.ume_flight_size_behavior == "notify"
+    def _await_space(self, byte_count: int, deadline: float | None) -> bool:
+        """Wait until a message may be sent. Returns true if it may exceed the limits of messages in flight."""
+        self._source.flush()  # held messages would not become stable
+        side = self._side
         with self._changed:
             while not self._is_closed:
-                first = side.next_sqn
-                if count := side.reserve(messages, time.monotonic_ns(), may_exceed=may_exceed):
-                    return first, count
-                if not is_flushed:
-                    is_flushed = True
-                    self._source.flush()  # held messages would not become stable
+                if side.flight.has_space(byte_count):
+                    return False
+                if side.has_quorum:
+                    side.note_full()
+                    if self._options.ume_flight_size_behavior == "notify":
+                        return True
                 remaining = _remaining(deadline)
                 if remaining is not None and remaining <= 0:
                     raise BackPressured(
-                        f"{side.unstable_count} messages are not stable, {len(side.active_stores)} Stores are "
-                        "registered",
+                        f"{len(side.flight)} messages are not stable, {len(side.active_stores)} Stores are registered",
                         hint="wait for the Stores, or raise the limits of messages in flight",
                     )
-                self._changed.wait(remaining)
+                self._await_change(remaining)
         raise Closed(f"source {self.topic!r} is closed")
 
     def send_many(
@@ -298,8 +341,12 @@ class PersistentSource:
         done = 0
         try:
             with self._turn(deadline):
-                while packed.count:
-                    done += self._send_part(packed, flush, deadline)
+                while done < packed.count:
+                    part = packed.offsets + done
+                    is_last = packed.longer_bytes is None
+                    done += self._send_some(
+                        packed.data, part, packed.count - done, flush and is_last, deadline
+                    )
         except WouldBlock:
             if not done:
                 raise
@@ -307,23 +354,6 @@ class PersistentSource:
         if packed.longer_bytes is not None:
             raise self._too_long(packed.longer_bytes)
         return done
-
-    def _send_part(self, packed: Packed, flush: bool, deadline: float | None) -> int:
-        """Send as many messages as there is space for in flight, at least one, and return how many."""
-        first, count = self._reserve(packed, deadline)
-        is_last = count == packed.count and packed.longer_bytes is None
-        sent = 0
-        try:
-            data, offsets = packed.columns(count)
-            sent = self._source.send_packed(data, offsets, flush and is_last, timeout=_remaining(deadline))
-        finally:
-            with self._changed:
-                if sent:
-                    self._side.confirm(first, sent, time.monotonic_ns())
-                if sent < count:
-                    self._side.withdraw(first + sent)
-        packed.advance(sent)
-        return sent
 
     def flush(self) -> None:
         """Send every held message at once. Any thread.
@@ -401,7 +431,7 @@ class PersistentSource:
         """
         self._source.flush()
         return self._wait(
-            lambda: not self._side.unstable_count, None if timeout is None else time.monotonic() + timeout
+            lambda: not len(self._side.flight), None if timeout is None else time.monotonic() + timeout
         )
 
     def wait_drained(self, timeout: float | None = None) -> Drained:
@@ -496,8 +526,19 @@ class PersistentSource:
                 remaining = _remaining(deadline)
                 if remaining is not None and remaining <= 0:
                     break
-                self._changed.wait(remaining)
+                self._await_change(remaining)
             return condition()
+
+    def _await_change(self, seconds: float | None) -> None:
+        """Wait until the side may have changed. With `_changed` held, which the wait releases."""
+        self._waiting_count += 1
+        if self._is_collecting:
+            self._is_collecting = False
+            self._wake()
+        try:
+            self._changed.wait(seconds)
+        finally:
+            self._waiting_count -= 1
 
     def _wake(self) -> None:
         os.eventfd_write(self._wake_fd, 1)
@@ -519,6 +560,7 @@ class PersistentSource:
         self._events += self._side.take_events()
 
     def _run(self) -> None:
+        ready: list[tuple[selectors.SelectorKey, int]] = []
         while True:
             with self._changed:
                 if self._is_closed:
@@ -536,6 +578,9 @@ class PersistentSource:
                     self._write(at)
                 self._events += self._side.take_events()
                 self._changed.notify_all()
+                self._is_collecting = bool(ready) and not self._waiting_count
+            if self._is_collecting:
+                self._collecting.poll(_COLLECT_MS)
             ready = self._selector.select(_TICK_SECONDS)
             with self._changed:
                 for key, mask in ready:

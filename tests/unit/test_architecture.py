@@ -144,7 +144,7 @@ IO_LAYERS = (
     {"receiving_connections"},
     {"publication_session", "subscription", "loop_leader"},
     {"publication", "loop"},
-    {"late_joining"},
+    {"late_joining", "flight"},
     {"context"},
     {"relay", "statistics"},
 )

@@ -166,3 +166,39 @@ def test_the_longest_message_fits_the_datagrams_of_the_session(
         assert source.wait_stable(timeout=10)
         with pytest.raises(MessageTooLong):
             source.send(bytes(source.message_maximum_bytes + 1))
+
+
+def test_a_batch_beyond_the_limits_is_sent_in_parts(store: PausedStore, context: Context) -> None:
+    """UP-56: a part waits until the one before it is stable, and every message is reported stable once."""
+    with context.source("orders", store=[store.endpoint], session_id=7, ume_flight_size=10) as source:
+        assert source.send_many([b"%d" % at for at in range(205)], flush=True, timeout=SECONDS) == 205
+        assert source.send(b"next") == source.first_sequence_number + 205
+        assert source.wait_stable(SECONDS)
+        stable = [event for event in source.take_events() if isinstance(event, MessageStable)]
+    numbers = [sqn for event in stable for sqn in range(event.first_sqn, event.last_sqn + 1)]
+    assert numbers == list(range(source.first_sequence_number, source.first_sequence_number + 206))
+    assert store.status()["messages"] == 206
+
+
+def test_messages_before_one_that_is_too_long_are_sent(store: PausedStore, context: Context) -> None:
+    """The error names its length; nothing behind it is sent."""
+    with context.source("orders", store=[store.endpoint], session_id=7) as source:
+        longest = source.message_maximum_bytes
+        with pytest.raises(MessageTooLong, match=str(longest + 1)):
+            source.send_many([b"one", b"two", bytes(longest + 1), b"four"], timeout=SECONDS)
+        assert source.send(bytes(longest)) == source.first_sequence_number + 2
+        with pytest.raises(MessageTooLong):
+            source.send_many([bytes(longest + 1), b"two"])
+        assert source.wait_stable(SECONDS)
+
+
+def test_a_batch_that_must_wait_too_long_ends_early(store: PausedStore, context: Context) -> None:
+    """Its result counts what was sent; without any, BackPressured is raised."""
+    with context.source("orders", store=[store.endpoint], session_id=7, ume_flight_size=10) as source:
+        store.pause()
+        assert source.send_many([b"message"] * 25, timeout=0.2) == 10
+        with pytest.raises(BackPressured, match="10 messages are not stable"):
+            source.send_many([b"message"] * 25, timeout=0.2)
+        store.resume()
+        assert source.send_many([b"message"] * 25, flush=True, timeout=SECONDS) == 25
+        assert source.wait_stable(SECONDS)

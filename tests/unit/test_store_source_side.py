@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.flights import put_in_flight
 from umstack._engine.endpoint import Endpoint
 from umstack.persistence.events import (
     FlightSize,
@@ -14,7 +15,6 @@ from umstack.persistence.events import (
     StoreBack,
     StoreUnresponsive,
 )
-from umstack.persistence.flight import Packed
 from umstack.persistence.receiver_side import ReceiverSide
 from umstack.persistence.source_side import SourceLimits, SourceSide
 from umstack.store.wire import (
@@ -75,8 +75,8 @@ def registered(**limits: int) -> SourceSide:
 
 def send(side: SourceSide, sqn: int, now_ns: int = 0) -> None:
     """Send a message."""
-    assert (side.next_sqn, side.reserve(Packed.of(b"x"), now_ns)) == (sqn, 1)
-    side.confirm(sqn, 1, now_ns)
+    assert side.flight.next_sqn == sqn
+    assert put_in_flight(side, b"x", now_ns)
 
 
 def acknowledge(side: SourceSide, store: int, first: int, last: int) -> None:
@@ -115,12 +115,10 @@ def test_a_registration_is_repeated_and_a_quorum_suffices_later() -> None:
     for at in (0, 1):
         answer(side, at, is_known=True, low_sqn=0, high_sqn=41)
     side.tick(interval_ns - 1)
-    assert side.first_sqn is None
-    assert not sent(side, 2)
+    assert (side.first_sqn, sent(side, 2)) == (None, [])
     side.tick(interval_ns)
-    assert (
-        side.first_sqn == 42 + side.limits.flight_messages
-    )  # the third may hold numbers that were never stable
+    # The third may hold numbers that were never stable.
+    assert side.first_sqn == 42 + side.limits.flight_messages
     (again,) = sent(side, 2)
     assert isinstance(again, Registration)
 
@@ -133,12 +131,12 @@ def test_a_source_may_send_once_it_is_registered() -> None:
         side.connected(at, 0)
         answer(side, at, high_sqn=high, **known)
     side.attach("session", TOPIC_INDEX, 0)
-    assert not side.has_quorum
+    assert not put_in_flight(side, b"x", 0)
     answer(side, 0, high_sqn=41, **known)
-    assert not side.has_quorum
+    assert not put_in_flight(side, b"x", 0)
     assert not side.take_events()
     answer(side, 1, high_sqn=43, **known)
-    assert side.has_quorum
+    assert put_in_flight(side, b"x", 0)
     assert side.take_events() == [Registered(44, (0, 1))]
 
 
@@ -167,11 +165,7 @@ def test_a_message_is_kept_and_repeated_until_it_is_stable() -> None:
 
     def repeated(now_ns: int) -> list[int]:
         side.tick(now_ns)
-        return [
-            at
-            for at in range(3)
-            if MESSAGE in sent(side, at)
-        ]
+        return [at for at in range(3) if MESSAGE in sent(side, at)]
 
     assert repeated(repeat_ns) == [1, 2]
     assert repeated(2 * repeat_ns) == [1, 2]
@@ -195,14 +189,14 @@ def test_a_message_longer_than_the_limit_is_sent_alone() -> None:
     """UP-57: it waits for the messages before it, and not without end."""
     side = registered(flight_bytes=10)
     send(side, 0)
-    long, short = Packed.of(bytes(1000)), Packed.of(b"y")
-    assert not side.reserve(long, 0)
-    assert not side.reserve(short, 0)
+    assert not put_in_flight(side, bytes(1000), 0)
+    assert not put_in_flight(side, b"y", 0)
+    side.note_full()
     assert side.take_events() == [FlightSize(True, 1, len(MESSAGE))]
     for at in (0, 1):
         acknowledge(side, at, 0, 0)
     assert side.take_events() == [MessageStable(0, 0), FlightSize(False, 0, 0)]
-    assert side.reserve(long, 0) == 1
+    assert put_in_flight(side, bytes(1000), 0)
 
 
 def test_silent_stores_are_unresponsive() -> None:
@@ -221,12 +215,12 @@ def test_silent_stores_are_unresponsive() -> None:
     side.disconnected(1)
     side.disconnected(2)
     assert side.take_events() == [StoreUnresponsive(1, True), StoreUnresponsive(2, False)]
-    assert not side.has_quorum
+    assert not put_in_flight(side, b"x", 0)
     side.connected(1, limits.activity_timeout_ns)
     for _ in range(2):
         answer(side, 1, is_known=True)
     assert side.take_events() == [StoreBack(1)]
-    assert side.has_quorum
+    assert put_in_flight(side, b"x", 0)
 
 
 def test_a_refusal_is_reported_once() -> None:

@@ -1,12 +1,9 @@
-"""Flight: the messages of a source that are not stable, in memory of the C core (ffi/store/flight.h)."""
+"""Flight: the messages of a source that are not stable, in memory of the C core (ffi/io/flight.h)."""
 
 from __future__ import annotations
 
-import errno
-from array import array
 from collections.abc import Iterator
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 from umstack._core import ffi, lib
 from umstack.errors import OptionError
@@ -15,8 +12,6 @@ if TYPE_CHECKING:
     from umstack.buffers import Buffer
 
 _RESULTS = 256
-_ALL = (1 << 64) - 1
-_LENGTH_MAX = (1 << 31) - 1
 
 
 class Packed:
@@ -31,42 +26,26 @@ class Packed:
         OptionError: The offsets do not ascend, or reach outside the data.
     """
 
-    __slots__ = ("_begins", "_data", "_first", "count", "longer_bytes")
+    __slots__ = ("count", "data", "longer_bytes", "offsets")
 
     def __init__(self, data: Buffer, offsets: Buffer, message_max: int) -> None:
-        self._data = ffi.from_buffer(data)
-        self._begins = ffi.from_buffer("int32_t[]", offsets)
-        self._first = 0
-        count = max(0, len(self._begins) - 1)
+        self.data = ffi.from_buffer(data)
+        """The data, for C."""
+        self.offsets = ffi.from_buffer("int32_t[]", offsets)
+        """The offsets, for C."""
         self.count = 0
-        """Messages that are left, before one that is longer."""
+        """Messages before the first one that is longer."""
         self.longer_bytes: int | None = None
         """Length of the message that is longer; None: there is none."""
-        if not count:
+        if (count := len(self.offsets) - 1) < 1:
             return
-        self.count = lib.um_flight_check(self._begins, count, len(self._data), message_max)
+        self.count = lib.um_flight_check(self.offsets, count, len(self.data), message_max)
         if self.count < 0:
             raise OptionError(
                 "the offsets reach outside the data", hint="they ascend up to the data's length"
             )
         if self.count < count:
-            self.longer_bytes = self._begins[self.count + 1] - self._begins[self.count]
-
-    @classmethod
-    def of(cls, *messages: bytes) -> Self:
-        """Return messages of any length as one buffer."""
-        offsets = array("i", accumulate(map(len, messages), initial=0))
-        return cls(messages[0] if len(messages) == 1 else b"".join(messages), offsets, _LENGTH_MAX)
-
-    def columns(self, count: int) -> tuple[Any, Any]:
-        """Return the data, and the offsets of so many of the messages that are left, as buffers."""
-        begins = ffi.buffer(self._begins + self._first, 4 * (count + 1))
-        return ffi.buffer(self._data), memoryview(begins).cast("i")
-
-    def advance(self, count: int) -> None:
-        """Leave out the first messages that are left."""
-        self._first += count
-        self.count -= count
+            self.longer_bytes = self.offsets[self.count + 1] - self.offsets[self.count]
 
 
 class Left(NamedTuple):
@@ -90,95 +69,86 @@ class Due(NamedTuple):
 
 
 class Flight:
-    """The messages of one source in flight. One thread at a time.
+    """The messages of one source in flight. Any thread; one at a time notes and repeats.
 
     Args:
         store_count: Stores of the source, at most 64.
         quorum: Stores that must have a message before it is stable.
-        overhead_bytes: What each message counts more than its payload.
     """
 
-    __slots__ = ("_due", "_flight", "_overhead_bytes", "_results", "_sqn")
+    __slots__ = ("_due", "_results", "_sqn", "handle")
 
-    def __init__(self, store_count: int, quorum: int, overhead_bytes: int) -> None:
-        self._flight = ffi.gc(lib.um_flight_create(store_count, quorum), lib.um_flight_free)
-        if self._flight == ffi.NULL:
+    def __init__(self, store_count: int, quorum: int) -> None:
+        self.handle = ffi.gc(lib.um_flight_create(store_count, quorum), lib.um_flight_free)
+        """The flight, for C."""
+        if self.handle == ffi.NULL:
             raise MemoryError("the messages in flight of a source")
-        self._overhead_bytes = overhead_bytes
         self._results = ffi.new("um_flight_result[]", _RESULTS)
         self._due = ffi.new("um_flight_due *")
         self._sqn = ffi.new("uint64_t *")
 
     def __len__(self) -> int:
-        count: int = lib.um_flight_count(self._flight)
+        count: int = lib.um_flight_count(self.handle)
         return count
 
     def __iter__(self) -> Iterator[int]:
         """Yield the numbers in order."""
         sqn = 0
-        while lib.um_flight_next(self._flight, sqn, self._sqn):
+        while lib.um_flight_next(self.handle, sqn, self._sqn):
             found: int = self._sqn[0]
             yield found
             sqn = found + 1
 
     @property
     def byte_count(self) -> int:
-        """Bytes of the messages, with their overhead."""
-        count: int = lib.um_flight_bytes(self._flight)
+        """Bytes of the messages, with their headers."""
+        count: int = lib.um_flight_bytes(self.handle)
         return count
 
-    def reserve(
-        self, first_sqn: int, packed: Packed, now_ns: int, messages_max: int = _ALL, bytes_max: int = _ALL
-    ) -> int:
-        """Add messages that are being sent, as many as the limits allow. Returns how many."""
-        taken: int = lib.um_flight_reserve(
-            self._flight,
-            first_sqn,
-            packed._data,
-            packed._begins + packed._first,
-            packed.count,
-            self._overhead_bytes,
-            messages_max,
-            bytes_max,
-            now_ns,
-        )
-        if taken == -errno.ENOMEM:
-            raise MemoryError("the messages in flight of a source")
-        return taken
+    @property
+    def next_sqn(self) -> int:
+        """Number of the next message."""
+        sqn: int = lib.um_flight_next_sqn(self.handle)
+        return sqn
 
-    def confirm(self, first_sqn: int, last_sqn: int, now_ns: int) -> None:
-        """These messages were sent."""
-        lib.um_flight_confirm(self._flight, first_sqn, last_sqn, now_ns)
+    def begin(self, first_sqn: int) -> None:
+        """The first message to send has this number."""
+        lib.um_flight_begin(self.handle, first_sqn)
 
-    def withdraw(self, first_sqn: int, end_sqn: int) -> int:
-        """The messages up to the newest one were not sent. Returns from which number on they are free again."""
-        begin: int = lib.um_flight_withdraw(self._flight, first_sqn, end_sqn)
-        return begin
+    def limit(self, messages_max: int, bytes_max: int) -> None:
+        """From now on at most so many messages and bytes may be in flight."""
+        lib.um_flight_limit(self.handle, messages_max, bytes_max)
 
-    def note(self, first_sqn: int, last_sqn: int, stores: int, is_lost: bool, required: int) -> Iterator[Left]:
+    def has_space(self, payload_bytes: int) -> bool:
+        """Return true if a message of this length is within the limits."""
+        return bool(lib.um_flight_has_space(self.handle, payload_bytes))
+
+    def note(
+        self, first_sqn: int, last_sqn: int, stores: int, is_lost: bool, required: int
+    ) -> Iterator[Left]:
         """A Store, given as a bit, has messages or has given them up. Yields those that leave, in order."""
         at = ffi.new("uint64_t *", first_sqn)
         while at[0] <= last_sqn:
             count = lib.um_flight_note(
-                self._flight, at, last_sqn, stores, is_lost, required, self._results, _RESULTS
+                self.handle, at, last_sqn, stores, is_lost, required, self._results, _RESULTS
             )
             for one in ffi.unpack(self._results, count):
                 yield Left(one.first_sqn, one.last_sqn, one.is_stable)
 
     def due(self, from_sqn: int, expired_ns: int, due_ns: int) -> Due | None:
         """Return the first message from a number on that was sent by `expired_ns`, or repeated last by `due_ns`."""
-        if not lib.um_flight_next_due(self._flight, from_sqn, expired_ns, due_ns, self._due):
+        if not lib.um_flight_next_due(self.handle, from_sqn, expired_ns, due_ns, self._due):
             return None
         due = self._due
         return Due(due.sqn, ffi.buffer(due.payload, due.payload_bytes)[:], due.stores, due.has_expired)
 
     def repeated(self, sqn: int, now_ns: int) -> None:
         """A message was repeated."""
-        lib.um_flight_repeated(self._flight, sqn, now_ns)
+        lib.um_flight_repeated(self.handle, sqn, now_ns)
 
     def remove(self, sqn: int) -> None:
         """A message is given up."""
-        lib.um_flight_remove(self._flight, sqn)
+        lib.um_flight_remove(self.handle, sqn)
 
 
 __all__ = ["Due", "Flight", "Left", "Packed"]

@@ -16,8 +16,8 @@ from umstack.persistence.events import (
     StoreBack,
     StoreUnresponsive,
 )
-from umstack.persistence.flight import Flight, Packed
-from umstack.persistence.messages import DATA_HEADER_BYTES, encode_data, extended
+from umstack.persistence.flight import Flight
+from umstack.persistence.messages import encode_data, extended
 from umstack.store.wire import (
     PROACTIVE,
     ConfigurationValue,
@@ -131,8 +131,8 @@ class SourceSide:
         self._first_requested_ns: int | None = None
         self.first_sqn: int | None = None
         """Number of the first message, by consensus of the Stores; None: not known yet."""
-        self.next_sqn = 0
-        self._flight = Flight(len(stores), self._quorum, DATA_HEADER_BYTES)
+        self.flight = Flight(len(stores), self._quorum)
+        """The messages that are not stable. It is within the limits while enough Stores are registered."""
         self._is_registered = False
         self._is_over = False
         """True since a FlightSize event reported that the limits of messages in flight are reached."""
@@ -166,25 +166,17 @@ class SourceSide:
     @property
     def unstable(self) -> list[int]:
         """Numbers of the messages in flight, in order."""
-        return list(self._flight)
+        return list(self.flight)
 
-    @property
-    def unstable_count(self) -> int:
-        """Number of messages in flight."""
-        return len(self._flight)
+    def note_full(self) -> None:
+        """A sender waits because the limits of messages in flight are reached."""
+        self._note_flight(False)
 
-    @property
-    def has_space(self) -> bool:
-        """True if the limits of messages in flight are not reached."""
-        count = len(self._flight)
-        return count < self.limits.flight_messages and (
-            not count or self._flight.byte_count <= self._flight_bytes_max
-        )
-
-    @property
-    def _flight_bytes_max(self) -> int:
+    def _limit(self) -> None:
+        """Set the limits of messages in flight: those of the source and of its Stores; without a quorum, none."""
         allowed = [one.flight_bytes for one in self._stores if one.flight_bytes is not None]
-        return min([self.limits.flight_bytes, *allowed])
+        messages = self.limits.flight_messages if self.has_quorum else 0
+        self.flight.limit(messages, min([self.limits.flight_bytes, *allowed]))
 
     # Inputs
 
@@ -195,42 +187,12 @@ class SourceSide:
         for at, store in enumerate(self._stores):
             if store.state in (_State.ANSWERED, _State.JOINING, _State.ACTIVE):
                 self._register(at, _State.JOINING, now_ns)
+        self._limit()
 
     @property
     def transport(self) -> str:
         """The announced transport session; empty before the first."""
         return self._transport
-
-    def reserve(self, messages: Packed, now_ns: int, *, may_exceed: bool = False) -> int:
-        """Give the next numbers to messages that are being sent; they may be acknowledged before confirm().
-
-        Args:
-            messages: The messages; at least one.
-            now_ns: The time.
-            may_exceed: The limits of messages in flight are only reported.
-
-        Returns:
-            How many may be sent: none if too few Stores are registered or the limits are reached.
-        """
-        if not self.has_quorum:
-            return 0
-        taken = self._flight.reserve(
-            self.next_sqn, messages, now_ns, self.limits.flight_messages, self._flight_bytes_max
-        )
-        self._note_flight(taken > 0)
-        if not taken and may_exceed:
-            taken = self._flight.reserve(self.next_sqn, messages, now_ns)
-        self.next_sqn += taken
-        return taken
-
-    def confirm(self, first_sqn: int, count: int, now_ns: int) -> None:
-        """Messages were sent: each is repeated until it is stable."""
-        self._flight.confirm(first_sqn, first_sqn + count - 1, now_ns)
-
-    def withdraw(self, first_sqn: int) -> None:
-        """The newest messages could not be sent: their numbers are free again, unless Stores have them all the same."""
-        self.next_sqn = self._flight.withdraw(first_sqn, self.next_sqn)
-        self._note_space()
 
     def connected(self, store: int, now_ns: int) -> None:
         """The connection to a Store exists: register."""
@@ -243,9 +205,10 @@ class SourceSide:
         one = self._stores[store]
         was_active, one.state, one.flight_bytes = one.state is _State.ACTIVE, _State.AWAY, None
         one.output.clear()
+        self._limit()
         if was_active:
             self._events.append(StoreUnresponsive(store, self.has_quorum))
-            self._note(0, self.next_sqn, 0)
+            self._note(0, self.flight.next_sqn, 0)
 
     def refused(self, store: int, reason: str) -> None:
         """A Store refused the source, or one of the two refused the other's key; each refusal is reported once."""
@@ -259,10 +222,12 @@ class SourceSide:
         control = decode(message)
         if isinstance(control, RegistrationResponse):
             self._on_response(store, control, now_ns)
+            self._limit()
         elif isinstance(control, StabilityAck):
             self._on_stability(store, control)
         elif isinstance(control, Keepalive):
             self._stores[store].flight_bytes = control.terms.flight_size_bytes
+            self._limit()
 
     def tick(self, now_ns: int) -> list[int]:
         """Repeat and give up old messages. Returns the unresponsive Stores, whose connections must be ended."""
@@ -312,7 +277,7 @@ class SourceSide:
             reg_id=self._stores[store].reg_id,
             store_index=store,
             needs_response=True,
-            oldest_sqn=next(iter(self._flight), self.next_sqn) % _SPACE,
+            oldest_sqn=next(iter(self.flight), self.flight.next_sqn) % _SPACE,
             is_last=is_last,
         )
 
@@ -368,7 +333,8 @@ class SourceSide:
             # A Store that is away may hold messages of the former life that were never stable: their numbers are not
             # used again.
             first += self.limits.flight_messages
-        self.first_sqn = self.next_sqn = first % _SPACE
+        self.first_sqn = first % _SPACE
+        self.flight.begin(self.first_sqn)
 
     def _activate(self, store: int) -> None:
         one = self._stores[store]
@@ -388,9 +354,9 @@ class SourceSide:
             self.forged_count += 1
             return
         for first, last in ack.ranges:
-            low = extended(first, self.next_sqn)
+            low = extended(first, self.flight.next_sqn)
             high = low + (last - first) % _SPACE
-            if high >= self.next_sqn:
+            if high >= self.flight.next_sqn:
                 self.forged_count += 1
             else:
                 self._note(low, high, 1 << store, is_lost=ack.is_lost)
@@ -398,7 +364,7 @@ class SourceSide:
     def _note(self, first_sqn: int, last_sqn: int, stores: int, *, is_lost: bool = False) -> None:
         """Stores, given as bits, have messages, or gave them up: report those that are stable, or cannot become it."""
         required = sum(1 << at for at in self.active_stores) if self.rule is StabilityRule.ALL_ACTIVE else 0
-        for left in self._flight.note(first_sqn, last_sqn, stores, is_lost, required):
+        for left in self.flight.note(first_sqn, last_sqn, stores, is_lost, required):
             last = self._events[-1] if self._events else None
             if not left.is_stable:
                 self._events += map(NotStable, range(left.first_sqn, left.last_sqn + 1))
@@ -409,14 +375,14 @@ class SourceSide:
         self._note_space()
 
     def _note_space(self) -> None:
-        if self._is_over and self.has_space:
+        if self._is_over and self.flight.has_space(0):
             self._note_flight(True)
 
     def _note_flight(self, has_space: bool) -> None:
         """Report when the limits of messages in flight are reached, and when there is space again."""
         if self._is_over == has_space:
             self._is_over = not has_space
-            self._events.append(FlightSize(self._is_over, len(self._flight), self._flight.byte_count))
+            self._events.append(FlightSize(self._is_over, len(self.flight), self.flight.byte_count))
 
     def _repeat(self, now_ns: int) -> None:
         """Send old messages again to the Stores that miss them; give up those whose lifetime ended."""
@@ -425,10 +391,10 @@ class SourceSide:
         if not space:
             due_ns = _NEVER_NS
         sqn = 0
-        while (due := self._flight.due(sqn, expired_ns, due_ns)) is not None:
+        while (due := self.flight.due(sqn, expired_ns, due_ns)) is not None:
             sqn = due.sqn + 1
             if due.has_expired:
-                self._flight.remove(due.sqn)
+                self.flight.remove(due.sqn)
                 self._events.append(NotStable(due.sqn))
                 continue
             message = encode_data(self._topic_index, due.sqn, due.payload, PROACTIVE)
@@ -436,7 +402,7 @@ class SourceSide:
                 if not due.stores >> at & 1 and space[at] >= len(message):
                     space[at] -= len(message)
                     self._stores[at].output.append(message)
-                    self._flight.repeated(due.sqn, now_ns)
+                    self.flight.repeated(due.sqn, now_ns)
             if max(space.values()) < len(message):
                 due_ns = _NEVER_NS
         self._note_space()

@@ -45,9 +45,7 @@ class StoreGaps:
     message that arrives nevertheless is refused: a reader that has skipped it misses nothing that the Store holds.
     """
 
-    def __init__(
-        self, repository: Repository, clock_ns: Callable[[], int], staged: StagedNumbers
-    ) -> None:
+    def __init__(self, repository: Repository, clock_ns: Callable[[], int], staged: StagedNumbers) -> None:
         """`staged` contains everything that waits for a commit."""
         self._repository = repository
         self._clock_ns = clock_ns

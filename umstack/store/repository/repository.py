@@ -412,6 +412,11 @@ class Repository:
         """Bytes that wait for a commit."""
         return int(lib.um_staging_used_bytes(self._staging))
 
+    @property
+    def staging(self) -> Any:
+        """The staging ring, um_staging, for a C caller that appends."""
+        return self._staging
+
     def flight_bytes(self, source_count: int) -> int:
         """Return the bytes that each of so many sources may have in flight, so that the staging ring cannot overflow.
 

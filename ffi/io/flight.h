@@ -16,13 +16,14 @@
  *
  * Numbers are consecutive, so messages lie in pages by number; a page without messages has no memory.
  *
- * Threads: one at a time. Memory: allocated by um_flight_create and um_flight_reserve, freed by um_flight_free and when
- * a message leaves. No clock. Sets of Stores are bits, one for each position in the source's list.
+ * Threads: any number; a lock inside is held for microseconds, never while a message is sent. One thread at a time
+ * sends. Memory: allocated by um_flight_create and by sending, freed by um_flight_free and when a message leaves. Sets
+ * of Stores are bits, one for each position in the source's list.
  */
-#ifndef UM_STORE_FLIGHT_H
-#define UM_STORE_FLIGHT_H
+#ifndef UM_IO_FLIGHT_H
+#define UM_IO_FLIGHT_H
 
-#include "core/foundation/base.h"
+#include "io/publication.h"
 
 /* Stores of one source. */
 #define UM_FLIGHT_STORES_MAX 64
@@ -44,30 +45,44 @@ typedef struct um_flight_due {
 
 typedef struct um_flight um_flight;
 
-/* A message is stable once `quorum` of the Stores have it, and given up once so few are left. NULL: no memory. */
+/* A message is stable once `quorum` of the Stores have it, and given up once so few are left. Nothing may be sent
+ * before um_flight_limit. NULL: no memory. */
 um_flight *um_flight_create(uint32_t store_count, uint32_t quorum);
 void um_flight_free(um_flight *flight);
-/* Returns the number of messages. */
-uint64_t um_flight_count(const um_flight *flight);
-/* Returns the bytes of their payloads. */
-uint64_t um_flight_bytes(const um_flight *flight);
+/* The first message to send has this number. */
+void um_flight_begin(um_flight *flight, uint64_t first_sqn);
+/* From now on at most so many messages may be in flight, and so many bytes of data messages; the only one in flight may
+ * be longer. */
+void um_flight_limit(um_flight *flight, uint64_t messages_max, uint64_t bytes_max);
+/* Returns the number of the next message. */
+uint64_t um_flight_next_sqn(um_flight *flight);
+/* Returns the number of messages in flight. */
+uint64_t um_flight_count(um_flight *flight);
+/* Returns the bytes of their data messages. */
+uint64_t um_flight_bytes(um_flight *flight);
+/* Returns true if a message with this payload is within the limits. */
+bool um_flight_has_space(um_flight *flight, uint32_t payload_bytes);
 /* Finds the first message from a number on. Returns false if there is none. */
-bool um_flight_next(const um_flight *flight, uint64_t from_sqn, uint64_t *sqn);
+bool um_flight_next(um_flight *flight, uint64_t from_sqn, uint64_t *sqn);
+
 /* Returns how many of these messages, whose offsets must ascend within the data, come before one that is longer than
  * message_max; -EINVAL: the offsets do not. */
 int64_t um_flight_check(const int32_t *offsets, uint32_t count, uint64_t data_bytes, uint32_t message_max);
-/* Adds messages, which are being sent; message i is data[offsets[i], offsets[i + 1]). Stops before one with which
- * more than messages_max messages or bytes_max bytes were in flight; the only one in flight may have more bytes. Each
- * counts overhead_bytes more than its payload. Returns how many were added, or -ENOMEM. Precondition: first_sqn is the
- * number behind the last one reserved and not withdrawn. */
-int64_t um_flight_reserve(um_flight *flight, uint64_t first_sqn, const uint8_t *data, const int32_t *offsets,
-                          uint32_t count, uint32_t overhead_bytes, uint64_t messages_max, uint64_t bytes_max,
+/* Sends messages through the publication, each once it is in flight; message i is data[offsets[i], offsets[i + 1]), and
+ * the publication's last number was the one before um_flight_next_sqn. Waits up to timeout_ns for the transport, and
+ * not for the limits, which may_exceed suspends. Returns how many were sent: 0 if the limits do not allow the first;
+ * otherwise an error of um_publication_send, -ENOMEM, or -EPROTO if the publication used another number. *first_sqn is
+ * the number of the first one. */
+int64_t um_flight_send(um_flight *flight, um_publication *publication, const char *data, const int32_t *offsets,
+                       uint32_t count, bool may_exceed, uint32_t flags, int64_t timeout_ns, uint64_t *first_sqn);
+/* The steps of um_flight_send. The first gives the next numbers to messages and returns how many are within the limits,
+ * or -ENOMEM; the last takes back the numbers from this one on, except those before a message that Stores have all the
+ * same. */
+int64_t um_flight_reserve(um_flight *flight, const char *data, const int32_t *offsets, uint32_t count, bool may_exceed,
                           int64_t now_ns);
-/* These messages were sent. */
 void um_flight_confirm(um_flight *flight, uint64_t first_sqn, uint64_t last_sqn, int64_t now_ns);
-/* These messages were not sent; end_sqn is behind the last one reserved. Returns from which number on they left: behind
- * first_sqn if Stores have one of them all the same. */
-uint64_t um_flight_withdraw(um_flight *flight, uint64_t first_sqn, uint64_t end_sqn);
+void um_flight_withdraw(um_flight *flight, uint64_t first_sqn);
+
 /* Notes that a Store (none: 0) has these messages, or has given them up; those that become stable, or cannot, leave.
  * Stable ones must be at every Store of `required`, too. Writes up to `capacity` ranges in order, and returns their
  * number. *from_sqn is then the number to continue from; behind last_sqn: all was done. */
@@ -75,8 +90,7 @@ uint32_t um_flight_note(um_flight *flight, uint64_t *from_sqn, uint64_t last_sqn
                         uint64_t required, um_flight_result *results, uint32_t capacity);
 /* Finds the first sent message from a number on whose lifetime has ended, because it was sent at or before
  * expired_ns, or that was sent and repeated at or before due_ns. Returns false if there is none. */
-bool um_flight_next_due(const um_flight *flight, uint64_t from_sqn, int64_t expired_ns, int64_t due_ns,
-                        um_flight_due *due);
+bool um_flight_next_due(um_flight *flight, uint64_t from_sqn, int64_t expired_ns, int64_t due_ns, um_flight_due *due);
 /* This message was repeated. */
 void um_flight_repeated(um_flight *flight, uint64_t sqn, int64_t now_ns);
 /* This message is given up. */

@@ -1,13 +1,16 @@
-#include "store/flight.h"
+#include "io/flight.h"
 
 #include <stdlib.h>
+
+#include "core/wire/lbmc.h"
+#include "os/clock.h"
+#include "os/lock.h"
 
 enum { PAGE_MESSAGES = 256, PAGES_MIN = 16 };
 
 typedef struct flight_message {
     uint8_t *payload; /* NULL: no message */
     uint32_t payload_bytes;
-    uint32_t overhead_bytes;
     uint64_t acknowledged;
     uint64_t lost;
     int64_t sent_ns;
@@ -21,6 +24,10 @@ typedef struct flight_page {
 } flight_page;
 
 struct um_flight {
+    um_lock lock;
+    uint64_t next_sqn;
+    uint64_t messages_max;
+    uint64_t bytes_max;
     flight_page **pages; /* page n is at n % capacity; NULL: without messages */
     uint64_t capacity;   /* a power of two */
     uint64_t first_page; /* every message is in a page of [first_page, end_page) */
@@ -62,14 +69,9 @@ void um_flight_free(um_flight *flight)
     free(flight);
 }
 
-uint64_t um_flight_count(const um_flight *flight)
+static uint64_t message_bytes(uint32_t payload_bytes)
 {
-    return flight->count;
-}
-
-uint64_t um_flight_bytes(const um_flight *flight)
-{
-    return flight->bytes;
+    return (uint64_t)UM_LBMC_HEADER_BYTES + payload_bytes;
 }
 
 static flight_page *page_of(const um_flight *flight, uint64_t sqn)
@@ -110,11 +112,6 @@ static flight_message *next_message(const um_flight *flight, uint64_t from_sqn, 
         at++;
     }
     return NULL;
-}
-
-bool um_flight_next(const um_flight *flight, uint64_t from_sqn, uint64_t *sqn)
-{
-    return next_message(flight, from_sqn, UINT64_MAX, sqn) != NULL;
 }
 
 static int grow(um_flight *flight)
@@ -167,7 +164,7 @@ static void forget(um_flight *flight, uint64_t sqn)
     flight_message *message = &page->messages[sqn % PAGE_MESSAGES];
     page->message_count--;
     flight->count--;
-    flight->bytes -= message->payload_bytes + message->overhead_bytes;
+    flight->bytes -= message_bytes(message->payload_bytes);
     free(message->payload);
     *message = (flight_message){0};
     drop_if_empty(flight, sqn);
@@ -187,57 +184,156 @@ int64_t um_flight_check(const int32_t *offsets, uint32_t count, uint64_t data_by
     return fitting;
 }
 
-int64_t um_flight_reserve(um_flight *flight, uint64_t first_sqn, const uint8_t *data, const int32_t *offsets,
-                          uint32_t count, uint32_t overhead_bytes, uint64_t messages_max, uint64_t bytes_max,
+static bool has_space(const um_flight *flight, uint32_t payload_bytes)
+{
+    return flight->count < flight->messages_max &&
+           (flight->count == 0 || flight->bytes + message_bytes(payload_bytes) <= flight->bytes_max);
+}
+
+/* Adds the next message. Returns false without memory. */
+static bool add(um_flight *flight, const char *data, uint32_t payload_bytes, int64_t now_ns)
+{
+    flight_page *page = page_for(flight, flight->next_sqn);
+    uint8_t *payload = page ? malloc(payload_bytes ? payload_bytes : 1) : NULL;
+    if (!payload) {
+        drop_if_empty(flight, flight->next_sqn);
+        return false;
+    }
+    memcpy(payload, data, payload_bytes);
+    flight_message *message = &page->messages[flight->next_sqn % PAGE_MESSAGES];
+    assert(!message->payload);
+    *message =
+        (flight_message){.payload = payload, .payload_bytes = payload_bytes, .sent_ns = now_ns, .repeated_ns = now_ns};
+    page->message_count++;
+    flight->count++;
+    flight->bytes += message_bytes(payload_bytes);
+    flight->next_sqn++;
+    return true;
+}
+
+int64_t um_flight_reserve(um_flight *flight, const char *data, const int32_t *offsets, uint32_t count, bool may_exceed,
                           int64_t now_ns)
 {
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t payload_bytes = (uint32_t)(offsets[i + 1] - offsets[i]);
-        uint64_t bytes = (uint64_t)payload_bytes + overhead_bytes;
-        if (flight->count >= messages_max || (flight->count && flight->bytes + bytes > bytes_max))
-            return i;
-        flight_page *page = page_for(flight, first_sqn + i);
-        uint8_t *payload = page ? malloc(payload_bytes ? payload_bytes : 1) : NULL;
-        if (!payload) {
-            drop_if_empty(flight, first_sqn + i);
-            return i ? (int64_t)i : -ENOMEM;
+    int64_t taken = 0;
+    um_lock_acquire(&flight->lock);
+    for (; taken < count; taken++) {
+        uint32_t payload_bytes = (uint32_t)(offsets[taken + 1] - offsets[taken]);
+        if (!may_exceed && !has_space(flight, payload_bytes))
+            break;
+        if (!add(flight, data + offsets[taken], payload_bytes, now_ns)) {
+            taken = taken ? taken : -ENOMEM;
+            break;
         }
-        memcpy(payload, data + offsets[i], payload_bytes);
-        flight_message *message = &page->messages[(first_sqn + i) % PAGE_MESSAGES];
-        assert(!message->payload);
-        *message = (flight_message){.payload = payload,
-                                    .payload_bytes = payload_bytes,
-                                    .overhead_bytes = overhead_bytes,
-                                    .sent_ns = now_ns,
-                                    .repeated_ns = now_ns};
-        page->message_count++;
-        flight->count++;
-        flight->bytes += bytes;
     }
-    return count;
+    um_lock_release(&flight->lock);
+    return taken;
 }
 
 void um_flight_confirm(um_flight *flight, uint64_t first_sqn, uint64_t last_sqn, int64_t now_ns)
 {
     uint64_t sqn = first_sqn;
     flight_message *message;
+    um_lock_acquire(&flight->lock);
     while ((message = next_message(flight, sqn, last_sqn + 1, &sqn))) {
         message->is_sent = true;
         message->sent_ns = message->repeated_ns = now_ns;
         sqn++;
     }
+    um_lock_release(&flight->lock);
 }
 
-uint64_t um_flight_withdraw(um_flight *flight, uint64_t first_sqn, uint64_t end_sqn)
+void um_flight_withdraw(um_flight *flight, uint64_t first_sqn)
 {
-    while (end_sqn > first_sqn) {
-        const flight_message *message = message_of(flight, end_sqn - 1);
+    um_lock_acquire(&flight->lock);
+    while (flight->next_sqn > first_sqn) {
+        const flight_message *message = message_of(flight, flight->next_sqn - 1);
         if (!message)
             break;
         assert(!message->is_sent);
-        forget(flight, --end_sqn);
+        forget(flight, --flight->next_sqn);
     }
-    return end_sqn;
+    um_lock_release(&flight->lock);
+}
+
+int64_t um_flight_send(um_flight *flight, um_publication *publication, const char *data, const int32_t *offsets,
+                       uint32_t count, bool may_exceed, uint32_t flags, int64_t timeout_ns, uint64_t *first_sqn)
+{
+    uint64_t first = um_flight_next_sqn(flight); /* only this thread changes it now */
+    int64_t taken = um_flight_reserve(flight, data, offsets, count, may_exceed, um_clock_ns());
+    if (taken <= 0)
+        return taken;
+    int64_t sent;
+    if (taken == 1) {
+        sent =
+            um_publication_send(publication, data + offsets[0], (uint32_t)(offsets[1] - offsets[0]), flags, timeout_ns);
+        if (sent >= 0)
+            sent = (uint32_t)sent == (uint32_t)first ? 1 : -EPROTO;
+    } else {
+        sent = um_publication_send_many(publication, data, (uint64_t)offsets[taken], NULL, offsets, (uint32_t)taken,
+                                        flags, timeout_ns);
+    }
+    if (sent > 0)
+        um_flight_confirm(flight, first, first + (uint64_t)sent - 1, um_clock_ns());
+    if (sent < taken)
+        um_flight_withdraw(flight, first + (uint64_t)(sent > 0 ? sent : 0));
+    *first_sqn = first;
+    return sent;
+}
+
+void um_flight_begin(um_flight *flight, uint64_t first_sqn)
+{
+    um_lock_acquire(&flight->lock);
+    assert(flight->count == 0);
+    flight->next_sqn = first_sqn;
+    um_lock_release(&flight->lock);
+}
+
+void um_flight_limit(um_flight *flight, uint64_t messages_max, uint64_t bytes_max)
+{
+    um_lock_acquire(&flight->lock);
+    flight->messages_max = messages_max;
+    flight->bytes_max = bytes_max;
+    um_lock_release(&flight->lock);
+}
+
+uint64_t um_flight_next_sqn(um_flight *flight)
+{
+    um_lock_acquire(&flight->lock);
+    uint64_t sqn = flight->next_sqn;
+    um_lock_release(&flight->lock);
+    return sqn;
+}
+
+uint64_t um_flight_count(um_flight *flight)
+{
+    um_lock_acquire(&flight->lock);
+    uint64_t count = flight->count;
+    um_lock_release(&flight->lock);
+    return count;
+}
+
+uint64_t um_flight_bytes(um_flight *flight)
+{
+    um_lock_acquire(&flight->lock);
+    uint64_t bytes = flight->bytes;
+    um_lock_release(&flight->lock);
+    return bytes;
+}
+
+bool um_flight_has_space(um_flight *flight, uint32_t payload_bytes)
+{
+    um_lock_acquire(&flight->lock);
+    bool found = has_space(flight, payload_bytes);
+    um_lock_release(&flight->lock);
+    return found;
+}
+
+bool um_flight_next(um_flight *flight, uint64_t from_sqn, uint64_t *sqn)
+{
+    um_lock_acquire(&flight->lock);
+    bool found = next_message(flight, from_sqn, UINT64_MAX, sqn) != NULL;
+    um_lock_release(&flight->lock);
+    return found;
 }
 
 uint32_t um_flight_note(um_flight *flight, uint64_t *from_sqn, uint64_t last_sqn, uint64_t store, bool is_lost,
@@ -247,6 +343,7 @@ uint32_t um_flight_note(um_flight *flight, uint64_t *from_sqn, uint64_t last_sqn
     uint32_t count = 0;
     uint64_t sqn = *from_sqn;
     flight_message *message;
+    um_lock_acquire(&flight->lock);
     while ((message = next_message(flight, sqn, last_sqn + 1, &sqn))) {
         *(is_lost ? &message->lost : &message->acknowledged) |= store;
         bool is_stable = (uint32_t)__builtin_popcountll(message->acknowledged) >= flight->quorum &&
@@ -263,34 +360,41 @@ uint32_t um_flight_note(um_flight *flight, uint64_t *from_sqn, uint64_t last_sqn
         }
         sqn++;
     }
+    um_lock_release(&flight->lock);
     *from_sqn = message ? sqn : last_sqn + 1;
     return count;
 }
 
-bool um_flight_next_due(const um_flight *flight, uint64_t from_sqn, int64_t expired_ns, int64_t due_ns,
-                        um_flight_due *due)
+bool um_flight_next_due(um_flight *flight, uint64_t from_sqn, int64_t expired_ns, int64_t due_ns, um_flight_due *due)
 {
     uint64_t sqn = from_sqn;
-    for (const flight_message *message; (message = next_message(flight, sqn, UINT64_MAX, &sqn)); sqn++) {
+    const flight_message *message;
+    um_lock_acquire(&flight->lock);
+    for (; (message = next_message(flight, sqn, UINT64_MAX, &sqn)); sqn++) {
         bool has_expired = message->sent_ns <= expired_ns;
         if (message->is_sent && (has_expired || message->repeated_ns <= due_ns)) {
             *due = (um_flight_due){sqn, message->payload, message->payload_bytes, message->acknowledged | message->lost,
                                    has_expired};
-            return true;
+            break;
         }
     }
-    return false;
+    um_lock_release(&flight->lock);
+    return message != NULL;
 }
 
 void um_flight_repeated(um_flight *flight, uint64_t sqn, int64_t now_ns)
 {
+    um_lock_acquire(&flight->lock);
     flight_message *message = message_of(flight, sqn);
     if (message)
         message->repeated_ns = now_ns;
+    um_lock_release(&flight->lock);
 }
 
 void um_flight_remove(um_flight *flight, uint64_t sqn)
 {
+    um_lock_acquire(&flight->lock);
     if (message_of(flight, sqn))
         forget(flight, sqn);
+    um_lock_release(&flight->lock);
 }
