@@ -349,17 +349,22 @@ class ReaderSide:
     def _take(self, source: _Source, sqn: int, answer: bytes | int) -> None:
         if sqn >= source.asked_sqn:
             raise MalformedMessage(f"an answer for message {sqn}, which was not requested")
-        if sqn >= source.next_sqn:
+        if sqn == source.next_sqn and not source.waiting and isinstance(answer, bytes):
+            self._deliver(source, answer)
+        elif sqn >= source.next_sqn:
             source.waiting[sqn] = answer
         while (found := source.waiting.pop(source.next_sqn, None)) is not None:
             if isinstance(found, int):
                 self._skip(source, min(found, source.high_sqn + 1))
             else:
-                sqn = source.next_sqn % _SPACE
-                self._items.append(RecoveredMessage(source.reg_id, source.session_id, sqn, found))
-                source.next_sqn += 1
+                self._deliver(source, found)
         if source.next_sqn > source.high_sqn:
             self._request()
+
+    def _deliver(self, source: _Source, payload: bytes) -> None:
+        sqn = source.next_sqn % _SPACE
+        self._items.append(RecoveredMessage(source.reg_id, source.session_id, sqn, payload))
+        source.next_sqn += 1
 
     def _skip(self, source: _Source, end: int) -> None:
         """Continue behind lost messages."""

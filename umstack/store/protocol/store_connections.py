@@ -31,6 +31,19 @@ class StoreLimits:
 
 
 @dataclass(slots=True)
+class RequestedRange:
+    """Requests of a client for consecutive messages."""
+
+    source: int
+    """Number of the source."""
+    sqn: int
+    """The first message."""
+    index: int
+    """Index of its request; the others follow."""
+    count: int = 1
+
+
+@dataclass(slots=True)
 class StoreConnection:
     """A client's connection."""
 
@@ -46,8 +59,9 @@ class StoreConnection:
     """Source number of each receiver that registered over it, by the receiver's registration id."""
     readable: dict[int, int] = field(default_factory=dict)
     """The numbers of these sources, by their registration id."""
-    requests: deque[tuple[int, int, int]] = field(default_factory=deque)
-    """Source number, sqn, request index."""
+    requests: deque[RequestedRange] = field(default_factory=deque)
+    request_count: int = 0
+    """Messages of all its requests."""
 
 
 class Outbox:

@@ -9,7 +9,7 @@ from umstack._engine.endpoint import Endpoint
 from umstack.persistence.messages import extended, start_near
 from umstack.persistence.replay_start import start_of
 from umstack.persistence.source_side import TRANSPORT_NAME
-from umstack.store.protocol.store_connections import Outbox, StoreConnection
+from umstack.store.protocol.store_connections import Outbox, RequestedRange, StoreConnection
 from umstack.store.protocol.store_gaps import StoreGaps
 from umstack.store.repository import DiskFull, Repository, SourceState, StoredMessage
 from umstack.store.wire import (
@@ -185,7 +185,8 @@ class StoreReceivers:
         for one in connections:
             one.receivers = {reg_id: at for reg_id, at in one.receivers.items() if at != source}
             one.readable = {reg_id: at for reg_id, at in one.readable.items() if at != source}
-            one.requests = deque(request for request in one.requests if request[0] != source)
+            one.requests = deque(wanted for wanted in one.requests if wanted.source != source)
+            one.request_count = sum(wanted.count for wanted in one.requests)
 
     def _list_sources(self, one: StoreConnection, wanted: Registration, sources: list[SourceState]) -> None:
         entries = tuple(
@@ -218,36 +219,46 @@ class StoreReceivers:
             self._consumed = {}
 
     def requested(self, one: StoreConnection, asked: RetransmissionRequests) -> None:
-        if len(one.requests) + len(asked.requests) > self._outbox.limits.requests:
+        if one.request_count + len(asked.requests) > self._outbox.limits.requests:
             raise MalformedMessage(f"more than {self._outbox.limits.requests} requests wait")
         source = one.readable.get(asked.source_reg_id)
         if source is None:
             raise MalformedMessage("a request for a source for which no receiver is registered")
         newest = newest_of(self._repository, source) or 0
         self._outbox.ready.add(one.number)
-        one.requests.extend(
-            (source, extended(request.sqn, newest), request.request_index) for request in asked.requests
-        )
+        one.request_count += len(asked.requests)
+        wanted: RequestedRange | None = None
+        for index, sqn in asked.requests:
+            if wanted and (index, sqn) == (wanted.index + wanted.count, (wanted.sqn + wanted.count) % _SPACE):
+                wanted.count += 1
+            else:
+                wanted = RequestedRange(source, extended(sqn, newest), index)
+                one.requests.append(wanted)
 
     def serve(self, one: StoreConnection) -> None:
-        """Answer the oldest requests: those for consecutive messages with one read."""
-        source, first, index = one.requests[0]
-        count = 1
-        while count < len(one.requests) and one.requests[count][:2] == (source, first + count):
-            count += 1
-        found = self._repository.read(source, first, first + count - 1, self._outbox.limits.serve_bytes)
-        held = {message.sqn: message.message for message in found if not message.lost_count}
-        end = max((one.sqn + max(one.lost_count, 1) for one in found), default=first + count)
-        missing: list[tuple[int, int]] = []
-        while one.requests and one.requests[0][0] == source and first <= one.requests[0][1] < end:
-            _, sqn, index = one.requests.popleft()
-            if sqn in held:
-                self._outbox.counters["served"] += 1
-                self._outbox.put(one, with_type(held[sqn], RECOVERED))
-            else:
-                missing.append((sqn, index))
-        if missing:
-            self._answer_missing(one, source, missing)
+        """Answer a part of the oldest requests, with one read."""
+        wanted = one.requests[0]
+        last = wanted.sqn + wanted.count - 1
+        found = self._repository.read(wanted.source, wanted.sqn, last, self._outbox.limits.serve_bytes)
+        held = [message for message in found if not message.lost_count]
+        end = max((one.sqn + max(one.lost_count, 1) for one in found), default=last + 1)
+        count = min(end, last + 1) - wanted.sqn
+        if held:
+            self._outbox.counters["served"] += len(held)
+            self._outbox.put(one, b"".join([with_type(message.message, RECOVERED) for message in held]))
+        if len(held) < count:
+            here = {message.sqn for message in held}
+            missing = [at for at in range(count) if wanted.sqn + at not in here]
+            self._answer_missing(one, wanted.source, [(wanted.sqn + at, wanted.index + at) for at in missing])
+        one.request_count -= count
+        if count == wanted.count:
+            one.requests.popleft()
+        else:
+            wanted.sqn, wanted.index, wanted.count = (
+                wanted.sqn + count,
+                wanted.index + count,
+                wanted.count - count,
+            )
 
     def _answer_missing(self, one: StoreConnection, source: int, missing: list[tuple[int, int]]) -> None:
         """Report the next number that is held or expected; it is the requested one if that may still arrive."""

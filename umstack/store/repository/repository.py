@@ -51,6 +51,8 @@ from umstack.store.repository.segments import (
 )
 
 LOCK_NAME = "lock"
+_ALIGNMENT = 8
+"""Of records in a segment."""
 _OPEN_FILES = 64
 """Sealed segments whose files stay open for reading."""
 _READ_BYTES = 256 << 10
@@ -181,6 +183,8 @@ class Repository:
         """Guards the open files of sealed segments."""
         self._reading: OrderedDict[int, File] = OrderedDict()
         self._pending: Any = None
+        self._resumed: dict[int, tuple[tuple[int, int, int], int]] = {}
+        """By source, where the last read ended: segment, run and next sqn, and the offset of the next record."""
         """um_store_batch that is sealed, but not on the disk yet."""
         self._open: tuple[Segment, File] | None = None
         self._lock_file = -1
@@ -641,20 +645,27 @@ class Repository:
                 self._note_damage(segment, 0)
                 return [], min(held.last_sqn, last_sqn) + 1
             limit = min(last_sqn, run.first_sqn + run.count - 1)
-            return self._walk(segment, file, end, run.offset, source, sqn, limit, max_bytes)
+            place, offset = (segment.number, run.offset, sqn), run.offset
+            if (resumed := self._resumed.pop(source, None)) is not None and resumed[0] == place:
+                offset = resumed[1]
+            return self._walk(segment, file, end, place, offset, source, limit, max_bytes)
 
     def _walk(
         self,
         segment: Segment,
         file: File,
         end: int,
+        place: tuple[int, int, int],
         offset: int,
         source: int,
-        sqn: int,
         last_sqn: int,
         max_bytes: int,
     ) -> tuple[list[StoredMessage], int]:
-        """Return messages of a run from `sqn` on, and the sqn at which to continue."""
+        """Return messages of a run from `place` on, which is at or behind `offset`; and the sqn at which to continue.
+
+        `place`: number of the segment, offset of the run, sqn of the first message.
+        """
+        sqn = place[2]
         rows = ffi.new("um_store_row[]", _READ_ROWS)
         stop, read_bytes = ffi.new("enum um_store_scan_stop *"), ffi.new("uint64_t *")
         messages: list[StoredMessage] = []
@@ -675,6 +686,9 @@ class Repository:
                 sqn = row.sqn + row.sqn_count
                 max_bytes -= len(message) + lib.UM_STORE_RECORD_HEADER_BYTES
                 if max_bytes <= 0:
+                    behind = offset + row.offset + len(message)
+                    if not is_damaged and not is_lost:
+                        self._resumed[source] = (*place[:2], sqn), behind + -behind % _ALIGNMENT
                     return messages, sqn
             offset += read_bytes[0]
             if stop[0] == lib.UM_STORE_SCAN_BAD or not data:

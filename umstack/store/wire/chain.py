@@ -24,6 +24,7 @@ MESSAGE_HEADER_BYTES = 12
 MESSAGE_MAXIMUM_BYTES = 0xFFFF
 
 _NONE = 255
+_LAST = bytes((_NONE,))
 _HEADER = struct.Struct("!BBH")
 _IGNORABLE = 0x80
 
@@ -72,6 +73,30 @@ def encode_chain(options: Sequence[Option]) -> bytes:
         raise ValueError(f"a control message of {length} bytes; at most {MESSAGE_MAXIMUM_BYTES}")
     parts[0] = _HEADER.pack(CONTROL, kinds[0], length)
     return b"".join(parts)
+
+
+def encode_alike(kind: int, bodies: Sequence[bytes]) -> bytes:
+    """Return a control message with options of one type and length. Raises ValueError if it is too long."""
+    size = OPTION_HEAD_BYTES + len(bodies[0])
+    length = HEADER_BYTES + len(bodies) * size
+    if length > MESSAGE_MAXIMUM_BYTES:
+        raise ValueError(f"a control message of {length} bytes; at most {MESSAGE_MAXIMUM_BYTES}")
+    head, last = bytes((kind, size)), bytes((_NONE, size))
+    parts = [head + body for body in bodies[:-1]]
+    return b"".join((_HEADER.pack(CONTROL, kind, length), *parts, last, bodies[-1]))
+
+
+def decode_alike(message: bytes | memoryview, kind: int, layout: struct.Struct) -> list[tuple[Any, ...]]:
+    """Return the fields of the options of a control message that has this type only; empty: it is another one."""
+    size = OPTION_HEAD_BYTES + layout.size
+    count, rest = divmod(len(message) - HEADER_BYTES, size)
+    if rest or count < 1 or _HEADER.unpack_from(message) != (CONTROL, kind, len(message)):
+        return []
+    options = memoryview(message)[HEADER_BYTES:]
+    following = bytes(options[::size])
+    if bytes(options[1::size]) != bytes((size,)) * count or following != bytes((kind,)) * (count - 1) + _LAST:
+        return []
+    return [layout.unpack_from(options, at) for at in range(OPTION_HEAD_BYTES, count * size, size)]
 
 
 def decode_chain(message: bytes | memoryview) -> list[Option]:
@@ -166,8 +191,10 @@ __all__ = [
     "MalformedMessage",
     "Option",
     "ReceivedOptions",
+    "decode_alike",
     "decode_chain",
     "decode_text",
+    "encode_alike",
     "encode_chain",
     "encode_text",
     "message_bytes",

@@ -55,6 +55,9 @@ def decode(message: bytes | memoryview) -> ControlMessage | None:
     usual = decode_one_range(message)
     if usual is not None:
         return usual
+    requests = RetransmissionRequests.decode_alike(message)
+    if requests is not None:
+        return requests
     options = decode_chain(message)
     purposes = {option.type for option in options if option.type in _DECODERS}
     if not purposes:

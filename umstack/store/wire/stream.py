@@ -13,7 +13,7 @@ from typing import Protocol, Self
 
 from umstack._engine.endpoint import Endpoint
 from umstack.key_file import Key
-from umstack.store.wire.chain import MESSAGE_MAXIMUM_BYTES, message_bytes
+from umstack.store.wire.chain import HEADER_BYTES, MESSAGE_MAXIMUM_BYTES, message_bytes
 from umstack.streams.byte_window import ByteWindow
 from umstack.streams.tags import (
     GREETING_BYTES,
@@ -149,15 +149,14 @@ class StoreStream:
     def messages(self) -> Iterator[bytes]:
         """Yield and remove the complete messages. Raises MalformedMessage, TagRefused."""
         while self.has_begun:
-            data = self._received.filled
-            size = message_bytes(data[:4])
-            if 0 < size <= len(data):
-                message = bytes(data[:size])
+            data, at = bytes(self._received.filled), 0
+            while 0 < (size := message_bytes(data[at : at + HEADER_BYTES])) <= len(data) - at:
                 self._received.consume(size)
-                yield message
-            elif self.key is not None and len(data):
+                yield data[at : at + size]
+                at += size
+            if self.key is not None and at < len(data):
                 raise TagRefused(Refusal.WRONG)  # a record ends with a message
-            elif not self._received.show_next():
+            if not self._received.show_next():
                 return
 
     def _begin(self) -> None:
