@@ -84,7 +84,7 @@ static uint64_t draw(uint64_t *state)
     return *state >> 33;
 }
 
-/* What the flight must hold: for each number, whether it is in flight, and the Stores that have it or gave it up. */
+/* A model of the flight: for each number, whether it is in flight, and the Stores that have it or gave it up. */
 typedef struct model {
     bool is_in_flight[MODEL];
     uint64_t acknowledged[MODEL];

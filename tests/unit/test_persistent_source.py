@@ -193,7 +193,7 @@ def test_messages_before_one_that_is_too_long_are_sent(store: PausedStore, conte
 
 
 def test_a_batch_that_must_wait_too_long_ends_early(store: PausedStore, context: Context) -> None:
-    """Its result counts what was sent; without any, BackPressured is raised."""
+    """Its result counts the messages sent; without any, BackPressured is raised."""
     with context.source("orders", store=[store.endpoint], session_id=7, ume_flight_size=10) as source:
         store.pause()
         assert source.send_many([b"message"] * 25, timeout=0.2) == 10

@@ -27,7 +27,7 @@ _SETTINGS = RepositorySettings(
     segment_bytes=1 << 20, staging_bytes=1 << 19, commit_bytes=1 << 18, source_bytes=1 << 26
 )
 _SESSIONS = ("LBTRM:10.0.0.1:1:2:239.1.1.1:3[5]", "LBTRM:10.0.0.2:1:2:239.1.1.1:3[0]")
-_STRANGER = "LBTRM:10.0.0.3:1:2:239.1.1.1:3[0]"
+_UNKNOWN = "LBTRM:10.0.0.3:1:2:239.1.1.1:3[0]"
 _EVENT, _FRAGMENT = 0x100, 4
 
 
@@ -47,7 +47,7 @@ class Rows:
 
     def source_of(self, number: int) -> str:
         """The name of a source."""
-        return (*_SESSIONS, _STRANGER)[number]
+        return (*_SESSIONS, _UNKNOWN)[number]
 
     def add(self, source: int, sqn: int, payload: bytes, flags: int) -> None:
         """Append a row."""
@@ -117,7 +117,7 @@ def one_by_one(side: StoreSide, rows: Rows) -> int:
 
 
 def random_rows(numbers: random.Random, next_sqns: list[int]) -> Rows:
-    """Messages of two sources, mostly in order, with gaps, copies, late ones, events, fragments and strangers."""
+    """Messages of two sources, mostly in order, with gaps, copies, late ones, events, fragments and messages of an unknown source."""
     rows = Rows()
     for _ in range(numbers.randrange(1, 60)):
         source = numbers.randrange(2)

@@ -262,3 +262,28 @@ def test_a_directory_belongs_to_one_process(tmp_path: Path) -> None:
     (tmp_path / "clients.db").unlink()
     with pytest.raises(RepositoryError, match=r"clients\.db"):
         Repository(tmp_path, SMALL)
+
+
+def test_reads_go_on_where_the_last_one_ended(repository: Repository) -> None:
+    """In short pieces, of two sources in turns, with a repair and a copy between them: the same as in one read."""
+    first, second = (repository.register_source("orders", session).number for session in (1, 2))
+    for sqn in (*range(300), *range(400, 900), *range(300, 400), *range(350, 360), *range(900, 1500)):
+        for source in (first, second):
+            repository.append(source, sqn, message_of(source, sqn))
+        if sqn % 70 == 0:
+            repository.commit()
+    while repository.commit() is not None:
+        pass
+    numbers = random.Random(7)
+    pieces: dict[int, list[object]] = {first: [], second: []}
+    places = dict.fromkeys(pieces, 0)
+    while min(places.values()) < 1500:
+        source = numbers.choice([at for at in places if places[at] < 1500])
+        if numbers.random() < 0.1:
+            repository.read(source, numbers.randrange(1500), max_bytes=300)  # a read elsewhere in between
+        found = repository.read(source, places[source], max_bytes=numbers.choice((1, 300, 5000)))
+        pieces[source] += found
+        places[source] = found[-1].sqn + 1
+    for source in (first, second):
+        assert pieces[source] == repository.read(source, 0)
+        assert [one.sqn for one in repository.read(source, 0)] == list(range(1500))

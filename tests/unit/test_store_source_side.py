@@ -15,6 +15,7 @@ from umstack.persistence.events import (
     StoreBack,
     StoreUnresponsive,
 )
+from umstack.persistence.messages import data_of
 from umstack.persistence.receiver_side import ReceiverSide
 from umstack.persistence.source_side import SourceLimits, SourceSide
 from umstack.store.wire import (
@@ -269,3 +270,15 @@ def test_the_last_acknowledgement_is_repeated() -> None:
             assert [one.sqn for one in repeated if isinstance(one, ConsumptionAck)] == [6]
             assert any(isinstance(one, Keepalive) and one.needs_response for one in repeated)
     assert side.high_sqn == 9
+
+
+def test_a_message_is_repeated_with_the_topic_index_of_the_session() -> None:
+    """UP-58: a Store refuses another one than its source has registered since."""
+    side = registered()
+    send(side, 0)
+    side.attach("another session", TOPIC_INDEX + 1, 0)
+    for at in range(3):
+        sent(side, at)
+        answer(side, at, is_known=True)
+    side.tick(side.limits.repeat_ns)
+    assert all(data_of(side.take_output(at)).topic_index == TOPIC_INDEX + 1 for at in range(3))

@@ -18,12 +18,15 @@ from umstack.store.wire import (
     Registration,
     RegistrationError,
     RegistrationResponse,
+    RetransmissionRequest,
+    RetransmissionRequests,
     SqnRange,
     StabilityAck,
     decode,
     message_bytes,
     with_type,
 )
+from umstack.store.wire.chain import Option, encode_alike, encode_chain
 
 STABLE = bytes.fromhex("08140028171400010000004d000003e9000000000000002c18040000ff0c00000000002a0000002c")
 CONSUMED = bytes.fromhex("0814001c171408000000004d954888bc954888bd0000002cff040000")
@@ -74,24 +77,51 @@ def test_a_flipped_bit_is_refused_or_decoded_to_a_message_that_can_be_encoded(na
         assert message is None or decode(message.encode()) == message
 
 
-def test_the_usual_acknowledgement_is_decoded_alike_option_by_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With any bit flipped, too."""
-    flipped = [bytearray(STABLE) for _ in range(8 * len(STABLE))]
+REQUESTS = RetransmissionRequests(
+    transport_index=0,
+    source_reg_id=77,
+    requests=tuple(RetransmissionRequest(6 + at, 43 + at) for at in range(3)),
+).encode()
+
+
+@pytest.mark.parametrize(
+    ("usual", "fast"),
+    [
+        (STABLE, "umstack.store.wire.decoding.decode_one_range"),
+        (REQUESTS, "umstack.store.wire.exchange.decode_alike"),
+    ],
+)
+def test_the_usual_messages_are_decoded_alike_option_by_option(
+    monkeypatch: pytest.MonkeyPatch, usual: bytes, fast: str
+) -> None:
+    """With any bit flipped, and cut anywhere, too."""
+    flipped = [bytearray(usual) for _ in range(8 * len(usual))]
     for bit, message in enumerate(flipped):
         message[bit // 8] ^= 1 << bit % 8
+    cut = [usual[:size] for size in range(4, len(usual))]
 
     def decoded() -> list[object]:
         found: list[object] = []
-        for message in (STABLE, *flipped):
+        for message in (usual, *flipped, *cut):
             try:
                 found.append(decode(message))
             except MalformedMessage as error:
                 found.append(str(error))
         return found
 
-    fast = decoded()
-    monkeypatch.setattr("umstack.store.wire.decoding.decode_one_range", lambda _: None)
-    assert decoded() == fast
+    found = decoded()
+    assert isinstance(found[0], (StabilityAck, RetransmissionRequests))
+    monkeypatch.setattr(fast, lambda *_: None)
+    assert decoded() == found
+
+
+def test_options_alike_are_encoded_as_any_others() -> None:
+    """The messages that a receiver sends most."""
+    bodies = [bytes((at,)) * 26 for at in range(5)]
+    for count in range(1, 6):
+        assert encode_alike(21, bodies[:count]) == encode_chain([Option(21, body) for body in bodies[:count]])
+    with pytest.raises(ValueError, match="at most 65535"):
+        encode_alike(21, [bytes(26)] * 3000)
 
 
 def chained(*options: tuple[int, bytes]) -> bytes:
