@@ -117,7 +117,7 @@ def one_by_one(side: StoreSide, rows: Rows) -> int:
 
 
 def random_rows(numbers: random.Random, next_sqns: list[int]) -> Rows:
-    """Messages of two sources, mostly in order, with gaps, copies, late ones, events, fragments and messages of an unknown source."""
+    """Messages of two sources, mostly in order; with gaps, copies, late ones, events, fragments, an unknown source."""
     rows = Rows()
     for _ in range(numbers.randrange(1, 60)):
         source = numbers.randrange(2)
