@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 _MEBIBYTE = 1 << 20
 
@@ -62,8 +63,7 @@ class Commit:
     ranges: tuple[CommittedRange, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMessage:
+class StoredMessage(NamedTuple):
     """A message as it was received, or a marker of messages that are lost for good."""
 
     sqn: int

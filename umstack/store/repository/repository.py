@@ -10,6 +10,7 @@ import errno
 import fcntl
 import logging
 import os
+import struct
 import threading
 import time
 from collections import OrderedDict
@@ -51,6 +52,10 @@ from umstack.store.repository.segments import (
 )
 
 LOCK_NAME = "lock"
+_ROW = struct.Struct("=IIIIQQqI4x")
+"""um_store_row: field by field, its access by cffi takes longer than reading the disk."""
+assert _ROW.size == ffi.sizeof("um_store_row")
+_LOST = lib.UM_STORE_RECORD_LOST
 _ALIGNMENT = 8
 """Of records in a segment."""
 _OPEN_FILES = 64
@@ -674,19 +679,18 @@ class Repository:
             data = file.read(offset, min(_READ_BYTES, end - offset))
             part = part_of(data, offset, segment, self._salt, is_last=offset + len(data) >= end)
             count = lib.um_store_scan_source(part, source, sqn, last_sqn, rows, _READ_ROWS, stop, read_bytes)
-            for row in rows[0:count]:
+            found = _ROW.iter_unpack(ffi.buffer(rows, count * _ROW.size))
+            for begin, length, _, _, row_sqn, sqn_count, received_ns, flags in found:
                 # Another run may have a copy of a message in between: only the next one continues this run.
-                if (row.sqn > sqn and not is_damaged) or row.sqn + row.sqn_count <= sqn:
+                if (row_sqn > sqn and not is_damaged) or row_sqn + sqn_count <= sqn:
                     continue
-                is_lost = bool(row.flags & lib.UM_STORE_RECORD_LOST)
-                message = b"" if is_lost else data[row.offset : row.offset + row.length]
-                messages.append(
-                    StoredMessage(row.sqn, row.received_ns, message, row.sqn_count if is_lost else 0)
-                )
-                sqn = row.sqn + row.sqn_count
+                is_lost = bool(flags & _LOST)
+                message = b"" if is_lost else data[begin : begin + length]
+                messages.append(StoredMessage(row_sqn, received_ns, message, sqn_count if is_lost else 0))
+                sqn = row_sqn + sqn_count
                 max_bytes -= len(message) + lib.UM_STORE_RECORD_HEADER_BYTES
                 if max_bytes <= 0:
-                    behind = offset + row.offset + len(message)
+                    behind = offset + begin + length
                     if not is_damaged and not is_lost:
                         self._resumed[source] = (*place[:2], sqn), behind + -behind % _ALIGNMENT
                     return messages, sqn
