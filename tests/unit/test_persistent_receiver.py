@@ -121,6 +121,24 @@ def test_messages_that_were_not_acknowledged_come_again(stores: list[PausedStore
                     receiver.acknowledge(messages[acknowledged])
 
 
+def test_the_number_of_messages_to_recover_has_a_limit(stores: list[PausedStore], context: Context) -> None:
+    """UP-37: the example of Ultra Messaging: of 0 to 6, with 0 acknowledged, 2 recovers from 4 on; a limit that
+    reaches behind the acknowledgement changes nothing."""
+    with open_context() as publishing, _publish(publishing, stores) as source:
+        source.send(b"0", flush=True)
+        assert source.wait_stable(SECONDS)
+        for session_id in (3, 4):
+            with context.receiver("orders", session_id=session_id) as receiver:
+                assert _payloads(receiver, 1) == [b"0"]
+        source.send_many(_numbers(1, 7), flush=True)
+        assert source.wait_stable(SECONDS)
+        for session_id, maximum, first in ((3, 2, 4), (4, 100, 1), (5, 1, 5), (6, 0, 0)):
+            with context.receiver(
+                "orders", session_id=session_id, retransmit_request_maximum=maximum
+            ) as receiver:
+                assert _payloads(receiver, 7 - first) == _numbers(first, 7)
+
+
 def test_every_way_of_reading_acknowledges(stores: list[PausedStore], context: Context) -> None:
     """poll(), receive(), iteration and a callback: the next receiver of the session id continues behind each."""
     with open_context() as publishing, _publish(publishing, stores) as source:

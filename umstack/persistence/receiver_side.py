@@ -92,8 +92,12 @@ class ReceiverSide:
         topic_index: int,
         stores: tuple[Endpoint, ...],
         first_sqn: int | None = None,
+        recovered_max: int | None = None,
     ) -> None:
-        """Messages before `first_sqn` are not wanted; None: all that were not acknowledged."""
+        """Messages before `first_sqn` are not wanted, nor those further before the newest one than `recovered_max`.
+
+        None: all that were not acknowledged.
+        """
         self.topic = topic
         self.session_id = session_id
         self.transport = transport
@@ -104,6 +108,7 @@ class ReceiverSide:
         self._near: int | None = None
         """A number of the stream, from which the upper bits of others follow."""
         self._first_sqn = first_sqn
+        self._recovered_max = recovered_max
         self.start_sqn: int | None = None
         """The first message to deliver, by consensus of the Stores; None: not known yet."""
         self._acknowledged: int | None = None
@@ -246,9 +251,11 @@ class ReceiverSide:
         # An acknowledgement may have reached a minority: the highest one counts. A new receiver gets all there is.
         known = [one.low_sqn for one in active if one.is_known]
         start = max(known) if known else min(one.low_sqn for one in active)
+        newest = max(start, *(one.high_sqn for one in active))
         if self._first_sqn is not None:
-            newest = max(start, *(one.high_sqn for one in active))
             start = max(start, start_near(self._first_sqn, newest))
+        if self._recovered_max is not None:
+            start = max(start, newest - self._recovered_max)
         self.start_sqn = start % _SPACE
 
     def _keep_alive(self, store: int, now_ns: int) -> None:

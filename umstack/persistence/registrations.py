@@ -55,6 +55,8 @@ class ReceiverSession(NamedTuple):
     """Its session id."""
     first_sqn: int | None = None
     """It wants no earlier messages; None: all that it has not acknowledged."""
+    recovered_max: int | None = None
+    """It wants no messages further before the newest one; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ class StoreRegistration:
             source.topic_index,
             source.stores,
             session.first_sqn,
+            session.recovered_max,
         )
         self.is_open = True
         self.wanted_sqn: int | None = None
