@@ -364,7 +364,7 @@ class ReceiverOptions:
         um=0,
         maximum=2**31 - 1,
         zero="all",
-        doc="Maximum number of past messages to fetch, in sequence numbers: late join, and a receiver with a session id.",
+        doc="Maximum number of past messages to fetch by late join, and from Stores, in sequence numbers.",
     )
     retransmit_request_bytes_maximum_bytes: int = option(
         Kind.BYTES, ours=0, maximum=10**12, zero="all", doc="Maximum bytes of past messages to fetch."
