@@ -217,10 +217,11 @@ def days(days: int, packets: int) -> None:
 @command.command()
 @click.option("--packets", default=20_000_000, show_default=True, help="Packets of the capture.")
 @click.option("--rounds", default=2, show_default=True, help="Rounds, in turns.")
-def cores(packets: int, rounds: int) -> None:
+@click.option("--sessions", default=2, show_default=True, help="Sessions that the packets are divided among.")
+def cores(packets: int, rounds: int, sessions: int) -> None:
     """Measure a report by Spark with one worker and with two."""
     with tempfile.TemporaryDirectory(prefix="umstack-bench-") as folder:
-        path = generate(Path(folder) / "big.pcap", packets, Traffic(sessions=2, snap_bytes=96)).path
+        path = generate(Path(folder) / "big.pcap", packets, Traffic(sessions=sessions, snap_bytes=96)).path
         for number in range(rounds):
             took = {
                 workers: _run("report", path, "--out", f"{folder}/out", "--master", f"local[{workers}]")
@@ -229,6 +230,7 @@ def cores(packets: int, rounds: int) -> None:
             _say(
                 figure="cores",
                 packets=packets,
+                sessions=sessions,
                 round=number + 1,
                 **{f"local{workers}_seconds": round(one[0], 1) for workers, one in took.items()},
                 **{f"local{workers}_cpu_seconds": round(one[1], 1) for workers, one in took.items()},
