@@ -21,6 +21,7 @@ from umstack.analysis.tables import tables_of
 from umstack.facts.kinds import COPY
 from umstack.facts.packed import PACKED, unpacked
 from umstack.monitor.finding_watch import FindingWatch
+from umstack.spark import fact_tables
 from umstack.spark.fact_tables import tables_by_spark
 from umstack.spark.umpcap_parts import UmpcapOptions
 from umstack.spark.umpcap_stream import UmpcapStreamReader
@@ -31,8 +32,11 @@ WINDOW_NS = 10**9 * SECOND
 """A window that includes all scenarios."""
 
 
-def test_on_spark(spark: Any, tmp_path: Path) -> None:
-    """One job makes the tables of all scenarios."""
+@pytest.mark.parametrize("thins", [False, True], ids=["all times", "needed times"])
+def test_on_spark(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thins: bool) -> None:
+    """One job makes the tables of all scenarios, also if it first omits the times that no table needs."""
+    if thins:
+        monkeypatch.setattr(fact_tables, "_MERGED_BYTES", 0)
     made = scenarios()
     for one in made:
         one.written(tmp_path)

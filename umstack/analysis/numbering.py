@@ -20,7 +20,7 @@ import polars as pl
 from umstack.analysis.restarts import restarts
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import EPOCH_NS, SESSION
-from umstack.facts.sends import Stream, distance, expanded, pieces_of, times_at
+from umstack.facts.sends import Sends, Stream, distance, expanded, pieces_of, reordered, times_at
 
 _HALF = 2**31
 _EPOCHS_AFTER = 10
@@ -163,12 +163,13 @@ class Seen:
         begins_chain = np.diff(again, prepend=-2) != 1
         original = again[begins_chain][np.cumsum(begins_chain) - 1] - 1
         found = [np.empty(0, np.int64)]
-        for start, times in pieces_of(self.times_ns):
-            low, high = np.searchsorted(again, (start, start + len(times)))
+        for at, times in pieces_of(self.times_ns):
+            low, high = np.searchsorted(again, (at[0], at[-1] + 1))
             if low < high:
                 times = times.copy()
-                times[again[low:high] - start] = self.times_ns[original[low:high]]
-            found.append(np.flatnonzero(np.diff(times) < 0) + 1 + start)
+                times[np.searchsorted(at, again[low:high])] = self.times_ns[original[low:high]]
+            # No time decreases where times were not kept.
+            found.append(at[1:][np.diff(times) < 0])
         places = np.concatenate(found)
         return places - np.searchsorted(again, places)
 
@@ -211,6 +212,56 @@ class Seen:
         return hit, (self.begins[at] + wanted - self.firsts[at])[hit]
 
 
+def run_numbers(sends: Sends, reference: Reference, point: str) -> Numbers:
+    """Return the unwrapped first number of each run."""
+    begins = np.cumsum(sends.lengths) - sends.lengths
+    return reference.unwrap(sends.firsts, sends.times_ns[begins], point)
+
+
+def is_ascending(firsts: Numbers, lengths: Numbers) -> bool:
+    """Return true if runs are in order of number and no number is in two of them."""
+    return bool(np.all(firsts[1:] >= firsts[:-1] + lengths[:-1]))
+
+
+@dataclass(frozen=True, slots=True)
+class RunParts:
+    """Runs divided where any of them starts or ends, so that two parts have the same numbers or none in common."""
+
+    run: Numbers
+    """The index of the run that each part belongs to."""
+    firsts: Numbers
+    lengths: Numbers
+    is_shared: Numbers
+    """True if another run has the same numbers."""
+
+    @classmethod
+    def of(cls, firsts: Numbers, lengths: Numbers) -> RunParts:
+        """Divide runs, given by their unwrapped first numbers and lengths."""
+        cuts = np.unique(np.concatenate((firsts, firsts + lengths)))
+        low = np.searchsorted(cuts, firsts)
+        many = np.searchsorted(cuts, firsts + lengths) - low
+        at = expanded(low, many)
+        shared = np.bincount(at, minlength=len(cuts)) > 1
+        return cls(np.repeat(np.arange(len(firsts)), many), cuts[at], cuts[at + 1] - cuts[at], shared[at])
+
+
+def _by_number(firsts: Numbers, lengths: Numbers, times_ns: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Return the runs and times of a stream in order of number, copies by time."""
+    parts = RunParts.of(firsts, lengths)
+    places = (np.cumsum(lengths) - lengths - firsts)[parts.run] + parts.firsts
+    # Only numbers that were seen again are ordered one by one.
+    many = np.where(parts.is_shared, parts.lengths, 1)
+    is_single = np.repeat(parts.is_shared, many)
+    sqns, places = expanded(parts.firsts, many), expanded(places, many)
+    counts = np.where(is_single, 1, np.repeat(parts.lengths, many))
+    at_ns = np.zeros(len(sqns), np.int64)
+    at_ns[is_single] = times_ns[places[is_single]]
+    order = np.lexsort((at_ns, sqns))
+    sqns, places, counts = sqns[order], places[order], counts[order]
+    starts = np.concatenate(([0], np.flatnonzero(sqns[1:] != sqns[:-1] + counts[:-1]) + 1))
+    return sqns[starts], np.add.reduceat(counts, starts), reordered(times_ns, places, counts)
+
+
 def seen(facts: Facts, known: dict[Session, Reference]) -> list[Seen]:
     """Return the numbers seen, by capture point, session and receiver."""
     found = []
@@ -218,18 +269,9 @@ def seen(facts: Facts, known: dict[Session, Reference]) -> list[Seen]:
     passed = facts.passed.partition_by([*_STREAM], as_dict=True)
     for (point, publisher, session_id, receiver), sends in facts.sends.items():
         reference = known[publisher, session_id]
-        begins = np.cumsum(sends.lengths) - sends.lengths
-        firsts, lengths, times = (
-            reference.unwrap(sends.firsts, sends.times_ns[begins], point),
-            sends.lengths,
-            sends.times_ns,
-        )
-        if len(firsts) > 1 and not np.all(firsts[1:] >= firsts[:-1] + lengths[:-1]):
-            sqns = expanded(firsts, lengths)
-            order = np.lexsort((times, sqns))
-            sqns, times = sqns[order], times[order]
-            begins = np.concatenate(([0], np.flatnonzero(np.diff(sqns) != 1) + 1))
-            firsts, lengths = sqns[begins], np.diff(begins, append=len(sqns))
+        firsts, lengths, times = run_numbers(sends, reference, point), sends.lengths, sends.times_ns
+        if not is_ascending(firsts, lengths):
+            firsts, lengths, times = _by_number(firsts, lengths, times)
         stream = (point, publisher, session_id, receiver)
         one = Seen(point, (publisher, session_id), receiver, firsts, lengths, times, lead=leads.get(stream))
         reported = passed.get(stream)

@@ -11,7 +11,7 @@ from umstack.analysis.losses import MS
 from umstack.analysis.rare_rows import Rare
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import SESSION, STATUS
-from umstack.facts.sends import Sends, pieces_of, times_at
+from umstack.facts.sends import Sends, neighbours_of, pieces_of
 
 STALL_NS = 5 * MS
 """The minimum time between two first sendings in a stall."""
@@ -37,7 +37,8 @@ STALLS = {
 
 def paused_ns(sends: Sends) -> int:
     """Return the sum of all times of more than `STALL_NS` between two successive first sendings."""
-    steps = (np.diff(times) for _, times in pieces_of(sends.times_ns))
+    # Both ends of a pause are kept where only some times are.
+    steps = (np.diff(times)[np.diff(at) == 1] for at, times in pieces_of(sends.times_ns))
     return sum(int(piece[piece > STALL_NS].sum()) for piece in steps)
 
 
@@ -93,12 +94,9 @@ def _last_of_each(found: pl.DataFrame) -> pl.DataFrame:
 
 def _ended_by(waits: pl.DataFrame, sends: Sends) -> pl.DataFrame:
     """Return the pauses that ended with these repairs, once for each repair."""
-    repaired = waits["repaired_ns"].to_numpy()
-    after = np.searchsorted(sends.times_ns, repaired)
-    within = (after > 0) & (after < len(sends))
+    within, before_ns, after_ns = neighbours_of(sends.times_ns, waits["repaired_ns"].to_numpy())
     timed = waits.filter(pl.Series(within)).with_columns(
-        start_ns=pl.Series(times_at(sends.times_ns, after[within] - 1), dtype=pl.Int64),
-        end_ns=pl.Series(times_at(sends.times_ns, after[within]), dtype=pl.Int64),
+        start_ns=pl.Series(before_ns, dtype=pl.Int64), end_ns=pl.Series(after_ns, dtype=pl.Int64)
     )
     paused = timed.with_columns(stall_ns=pl.col("end_ns") - pl.col("start_ns"))
     pause, idle = pl.col("stall_ns"), pl.col("end_ns") - pl.col("repaired_ns")

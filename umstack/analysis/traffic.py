@@ -28,7 +28,7 @@ from umstack.facts.kinds import (
 
 NS_PER_SECOND = 1_000_000_000
 IP_AND_UDP_BYTES = 28
-_STEP_DATAGRAMS = 8
+STEP_DATAGRAMS = 8
 """Number of datagrams on each side of a step of the clock that show it."""
 _POINT = ("point", *SESSION)
 _COUNTS = {
@@ -133,15 +133,15 @@ def of_a_steady_clock(rated: pl.DataFrame, everything: list[Seen]) -> pl.DataFra
     """Return the rates without the times that a point's clock showed twice because it was set back: rates from before
     and after the step add up there.
 
-    `everything` has the times of each point's own clock. A step counts if the `_STEP_DATAGRAMS` numbers before it are
+    `everything` has the times of each point's own clock. A step counts if the `STEP_DATAGRAMS` numbers before it are
     all later than those after it, which no reordering of fewer datagrams causes.
     """
-    near = np.arange(_STEP_DATAGRAMS)
+    near = np.arange(STEP_DATAGRAMS)
     parts = [rated.select(*_POINT).clear().with_columns(from_ns=pl.lit(0), to_ns=pl.lit(0))]
     for one in everything:
         first_after = one.steps_back()
         distinct = len(one) - int(one.copied().sum())
-        is_inside = (first_after >= _STEP_DATAGRAMS) & (first_after <= distinct - _STEP_DATAGRAMS)
+        is_inside = (first_after >= STEP_DATAGRAMS) & (first_after <= distinct - STEP_DATAGRAMS)
         first_after = first_after[is_inside, np.newaxis]
         before, after = (
             one.first_times_at(places) for places in (first_after - 1 - near, first_after + near)

@@ -6,7 +6,7 @@ stored as differences between neighbours, which compress to two or three bytes e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import polars as pl
@@ -15,7 +15,7 @@ import pyarrow as pa
 from umstack.facts.facts import Facts, Pieces
 from umstack.facts.kinds import SESSION
 from umstack.facts.schema import FACTS, OF_SESSIONS, frame_schema
-from umstack.facts.sends import Sends
+from umstack.facts.sends import Sends, Stream
 
 PACKED = pa.schema(
     [
@@ -36,6 +36,9 @@ NO_SESSION = ("", -1)
 PACKETS = "packets"
 """The frame whose content is the number of packets."""
 _STEPS = pa.schema([("sqn_step", pa.int32()), ("step_ns", pa.int64())])
+_PLACE_STEP = "place_step"
+"""The column with the differences of indices, if only some times were kept."""
+_STREAM = ("point", *SESSION, "receiver")
 _WRAP = 2**32
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 _Row = tuple[int, str, int, str, str, str, bytes]
@@ -86,17 +89,35 @@ def _arrow(name: str, frame: pl.DataFrame) -> pa.Table:
 
 
 def _steps(sends: Sends) -> pa.Table:
-    sqns, times = sends.sqns.astype(np.int64), sends.times_ns
+    sqns, times, places = sends.kept()
     # Differences modulo 2**32 as signed numbers. The first is the difference from 0.
-    steps = np.diff(sqns, prepend=0).astype(np.uint32).view(np.int32)
-    return pa.Table.from_arrays([pa.array(steps), pa.array(np.diff(times, prepend=0))], schema=_STEPS)
+    steps = np.diff(sqns.astype(np.int64), prepend=0).astype(np.uint32).view(np.int32)
+    whole = pa.Table.from_arrays([pa.array(steps), pa.array(np.diff(times, prepend=0))], schema=_STEPS)
+    if len(places) == len(sends):
+        return whole
+    return whole.append_column(_PLACE_STEP, pa.array(np.diff(places, prepend=0)))
 
 
 def _sends(content: bytes) -> Sends:
     steps = from_ipc(content)
-    sqns = np.cumsum(steps["sqn_step"].to_numpy(), dtype=np.int64) % _WRAP
+    sqns = (np.cumsum(steps["sqn_step"].to_numpy(), dtype=np.int64) % _WRAP).astype(np.uint32)
     times = np.cumsum(steps["step_ns"].to_numpy(), dtype=np.int64)
-    return Sends.of(sqns.astype(np.uint32), times)
+    if _PLACE_STEP in steps.column_names:
+        return Sends.of_kept(sqns, times, np.cumsum(steps[_PLACE_STEP].to_numpy()))
+    return Sends.of(sqns, times)
+
+
+def with_sends(rows: pa.RecordBatch, change: Callable[[Stream, Sends], Sends]) -> pa.RecordBatch:
+    """Return packed rows with changed sendings. `change` gets the stream and its sendings in one row."""
+    changed = [
+        ipc(_steps(change(tuple(stream), _sends(content)))) if frame == "sends" else content
+        for *stream, frame, content in zip(
+            *(rows[name].to_pylist() for name in (*_STREAM, "frame", "content")), strict=True
+        )
+    ]
+    return rows.set_column(
+        rows.schema.get_field_index("content"), PACKED.field("content"), pa.array(changed, pa.binary())
+    )
 
 
 def unpacked(rows: Iterable[pa.Table | pa.RecordBatch], *, spills: bool = False) -> dict[int, Facts]:

@@ -3,7 +3,8 @@
 Numbers are nearly always consecutive, so they are stored as runs, each a first number and a length. Only times are
 stored one by one. A first sending takes 8 bytes, and 12 more if it starts a new run. Spilled times are kept in an
 unnamed, mapped file whose pages the system can reclaim, so memory does not grow with a capture of consecutive numbers.
-The objects are immutable and not shared by threads.
+Where analyses need few of the times, only these are stored (`umstack.facts.kept_times`). The objects are immutable and
+not shared by threads.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from umstack.facts.kept_times import KeptTimes, NotKeptError
 
 Numbers = Any
 """A numpy array of numbers."""
@@ -42,7 +45,7 @@ class Sends:
     lengths: Numbers
     """The length of each run, int64. Its numbers are consecutive modulo 2^32."""
     times_ns: Numbers
-    """The capture time of each first sending, int64."""
+    """The capture time of each first sending, int64; or `KeptTimes`, with those at both ends of each run."""
 
     def __len__(self) -> int:
         return len(self.times_ns)
@@ -55,6 +58,36 @@ class Sends:
             sqns, times_ns = sqns[order], times_ns[order]
         firsts, lengths = _runs(sqns)
         return cls(firsts, lengths, times_ns)
+
+    @classmethod
+    def of_kept(cls, sqns: Numbers, times_ns: Numbers, places: Numbers) -> Sends:
+        """Create it from those sendings whose times are kept, in order, and their indices among all.
+
+        Args:
+            sqns: Their numbers, uint32. Both ends of each run are among them, so the numbers between are known.
+            times_ns: Their times.
+            places: Their indices, ascending from 0. The last one is that of the last sending.
+
+        Raises:
+            NotKeptError: The end of a run is missing.
+        """
+        steps = np.diff(places)
+        breaks = np.flatnonzero(np.diff(sqns) != steps.astype(np.uint32)) + 1
+        if np.any(steps[breaks - 1] != 1):
+            raise NotKeptError("the end of a run was not kept")
+        begins = np.concatenate(([0], breaks))
+        lengths = np.diff(places[begins], append=places[-1] + 1)
+        is_whole = len(places) == places[-1] + 1
+        return cls(sqns[begins], lengths, times_ns if is_whole else KeptTimes(places, times_ns))
+
+    def kept(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Return the numbers, times and indices of those sendings whose times are kept."""
+        if not isinstance(self.times_ns, KeptTimes):
+            return self.sqns, self.times_ns, np.arange(len(self))
+        places, begins = self.times_ns.places, np.cumsum(self.lengths) - self.lengths
+        run = np.searchsorted(begins, places, "right") - 1
+        sqns = self.firsts[run] + (places - begins[run]).astype(np.uint32)
+        return sqns, self.times_ns.times_ns, places
 
     @property
     def sqns(self) -> Numbers:
@@ -102,21 +135,49 @@ def times_at(times_ns: Numbers, places: Numbers) -> Numbers:
     return found
 
 
-def pieces_of(times_ns: Numbers) -> Iterator[tuple[int, Numbers]]:
-    """Yield all times in pieces, each with the index of its first time, and with the first time of the next piece.
+def pieces_of(times_ns: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
+    """Yield all times in pieces, each with their indices, and with the first time of the next piece.
 
-    Pages of a mapped file are released after each piece: memory does not grow with the number of times.
+    Pages of a mapped file are released after each piece: memory does not grow with the number of times. If only some
+    were kept, these are the only piece.
     """
+    if isinstance(times_ns, KeptTimes):
+        yield times_ns.places, times_ns.times_ns
+        return
     mapped = _mapping(times_ns)
     for start in range(0, max(1, len(times_ns) - 1), _PIECE):
-        yield start, times_ns[start : start + _PIECE + 1]
+        times = times_ns[start : start + _PIECE + 1]
+        yield np.arange(start, start + len(times)), times
         if mapped is not None:
             mapped.madvise(mmap.MADV_DONTNEED)
 
 
+def neighbours_of(times_ns: Numbers, wanted: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Return for each wanted time true if one sending precedes it and the next one does not, and the times of these two
+    sendings for those that are true. Two sendings between which times were not kept are no neighbours."""
+    known = times_ns.times_ns if isinstance(times_ns, KeptTimes) else times_ns
+    after: Numbers = np.searchsorted(known, wanted)
+    within: Numbers = (after > 0) & (after < len(known))
+    if isinstance(times_ns, KeptTimes):
+        within[within] = np.diff(times_ns.places)[after[within] - 1] == 1
+    return within, times_at(known, after[within] - 1), times_at(known, after[within])
+
+
+def reordered(times_ns: Numbers, places: Numbers, lengths: Numbers) -> Numbers:
+    """Return times in the order of parts, each given by its first index in the present order and its length."""
+    if not isinstance(times_ns, KeptTimes):
+        return times_ns[expanded(places, lengths)]
+    order = np.argsort(places)
+    part = order[np.searchsorted(places[order], times_ns.places, "right") - 1]
+    moved = times_ns.places + (np.cumsum(lengths) - lengths - places)[part]
+    order = np.argsort(moved)
+    return KeptTimes(moved[order], times_ns.times_ns[order])
+
+
 def _mapping(times_ns: Numbers) -> mmap.mmap | None:
     """Return the mapped file that times are in, or None."""
-    mapped = times_ns.base.obj if isinstance(times_ns.base, memoryview) else None
+    base = getattr(times_ns, "base", None)
+    mapped = base.obj if isinstance(base, memoryview) else None
     return mapped if isinstance(mapped, mmap.mmap) else None
 
 
@@ -153,7 +214,7 @@ class SendsInPieces:
         """Add sendings. Those in order, as read from one capture, are written to the file once there are many."""
         if len(piece):
             self._pieces.append(piece)
-            self._held += len(piece)
+            self._held += 0 if isinstance(piece.times_ns, KeptTimes) else len(piece)
             if self._spills and self._held >= _SPILL_SENDS:
                 self._spill()
 
@@ -166,7 +227,7 @@ class SendsInPieces:
         spilt: list[Sends] = []
         for piece in self._pieces:
             times = piece.times_ns
-            if not isinstance(times, _Spilt):
+            if not isinstance(times, _Spilt | KeptTimes):
                 times = _Spilt(self._length, len(times), int(times[0]), int(times[-1]))
                 self._file.write(np.ascontiguousarray(piece.times_ns).data)
                 self._length += len(times)
@@ -188,6 +249,8 @@ class SendsInPieces:
                 times
             ):
                 return Sends(*_joined(self._pieces), times)
+        if any(isinstance(one.times_ns, KeptTimes) for one in self._pieces):
+            return _merged_kept(self._pieces)
         pieces = sorted(self._pieces, key=lambda one: (int(one.times_ns[0]), int(one.firsts[0])))
         if not all(map(_follow, pieces, pieces[1:])):
             sqns = np.concatenate([one.sqns for one in pieces])
@@ -219,6 +282,22 @@ class _Spilt:
     def __getitem__(self, at: int) -> int:
         """Return the first or the last time. No other index is used."""
         return self.first_ns if at == 0 else self.last_ns
+
+
+def _merged_kept(pieces: list[Sends]) -> Sends:
+    """Return pieces together. NotKeptError if a time is missing where two of them overlap."""
+    sqns, times, places = (
+        np.concatenate(column) for column in zip(*(one.kept() for one in pieces), strict=True)
+    )
+    # Each stands for itself and for those before it in its piece that were not kept.
+    starts = places == 0
+    steps, piece = np.diff(places, prepend=-1), np.cumsum(starts)
+    steps[starts] = 1
+    order = np.lexsort((sqns, times))
+    steps, piece = steps[order], piece[order]
+    if np.any((steps[1:] > 1) & (piece[1:] != piece[:-1])):
+        raise NotKeptError("pieces overlap where times were not kept")
+    return Sends.of_kept(sqns[order], times[order], np.cumsum(steps) - 1)
 
 
 def large_files_folder() -> str | None:
