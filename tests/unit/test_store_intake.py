@@ -28,6 +28,8 @@ _SETTINGS = RepositorySettings(
 )
 _SESSIONS = ("LBTRM:10.0.0.1:1:2:239.1.1.1:3[5]", "LBTRM:10.0.0.2:1:2:239.1.1.1:3[0]")
 _UNKNOWN = "LBTRM:10.0.0.3:1:2:239.1.1.1:3[0]"
+_OF_EVENTS = ("", "eth0")
+"""Sources of NoSource and InterfaceChanged."""
 _EVENT, _FRAGMENT = 0x100, 4
 
 
@@ -47,7 +49,7 @@ class Rows:
 
     def source_of(self, number: int) -> str:
         """The name of a source."""
-        return (*_SESSIONS, _UNKNOWN)[number]
+        return (*_SESSIONS, _UNKNOWN, *_OF_EVENTS)[number]
 
     def add(self, source: int, sqn: int, payload: bytes, flags: int) -> None:
         """Append a row."""
@@ -130,7 +132,10 @@ def random_rows(numbers: random.Random, next_sqns: list[int]) -> Rows:
                 sqn = max(0, sqn - numbers.randrange(1, 9))
             flags = _EVENT if kind > 0.97 else _FRAGMENT if kind > 0.95 else numbers.choice((0, 0, 3, 8))
             payload = numbers.randbytes(numbers.choice((0, 1, 70, 1400, 9000)))
-            rows.add(2 if 0.93 < kind < 0.95 else source, sqn, payload, flags)
+            number = 2 if 0.93 < kind < 0.95 else source
+            if flags == _EVENT:
+                number = numbers.choice((source, 3, 4))
+            rows.add(number, sqn, payload, flags)
             if flags not in (_EVENT, _FRAGMENT) and not 0.93 < kind < 0.95:
                 next_sqns[source] = max(next_sqns[source], sqn + 1)
     return rows

@@ -48,10 +48,10 @@ class Intake:
         if rows is None:
             return False
         while self._at < rows.count:
-            kept = self._side.rows(*self._session(rows.sources[self._at]), rows, self._at)
-            if not kept and not self._keep_one(rows, self._at):
+            kept = self._keep_some(rows, self._at)
+            if not kept:
                 break
-            self._at += kept or 1
+            self._at += kept
         is_progress = self._at > begin
         if self._at == rows.count:
             self._batch = self._rows = None
@@ -66,17 +66,19 @@ class Intake:
             found = self._names[source] = transport, int(rest[:-1])
         return found
 
-    def _keep_one(self, rows: ReceivedRows, at: int) -> bool:
-        """Stage a message, or leave out an event or a fragment. Returns false if there is no space for it now."""
+    def _keep_some(self, rows: ReceivedRows, at: int) -> int:
+        """Stage messages from a row on, or leave out an event or a fragment. Returns how many rows; 0: no space now."""
         flags = rows.flags[at]
         if flags & _KIND_MASK:
-            return True
+            return 1  # the source of an event may be no transport session
         if flags & _FRAGMENT_FLAG:
             self.refused_fragments += 1
-            return True
+            return 1
         transport, topic_index = self._session(rows.sources[at])
+        if kept := self._side.rows(transport, topic_index, rows, at):
+            return kept
         data = encode_data(topic_index, rows.sqns[at], rows.message(at))
-        return self._side.data(transport, topic_index, data, rows.received_ns[at])
+        return int(self._side.data(transport, topic_index, data, rows.received_ns[at]))
 
 
 __all__ = ["Intake"]
