@@ -187,9 +187,9 @@ class Repository:
         self._read_lock = threading.Lock()
         """Guards the open files of sealed segments."""
         self._reading: OrderedDict[int, File] = OrderedDict()
-        self._pending: Any = None
         self._resumed: dict[int, tuple[tuple[int, int, int], int]] = {}
         """By source, where the last read ended: segment, run and next sqn, and the offset of the next record."""
+        self._pending: Any = None
         """um_store_batch that is sealed, but not on the disk yet."""
         self._open: tuple[Segment, File] | None = None
         self._lock_file = -1
