@@ -512,6 +512,7 @@ class PersistentSource:
             self.wait_stable(timeout)
         with self._changed:
             self._is_closed = True
+            self._side.flight.end()  # a message that another thread sends from now on would be missing in the result
             unstable = self._side.unstable
             self._changed.notify_all()
         self._end_thread()

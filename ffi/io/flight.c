@@ -36,6 +36,7 @@ struct um_flight {
     uint64_t bytes;
     uint32_t store_count;
     uint32_t quorum;
+    bool has_ended;
 };
 
 um_flight *um_flight_create(uint32_t store_count, uint32_t quorum)
@@ -216,7 +217,7 @@ int64_t um_flight_reserve(um_flight *flight, const char *data, const int32_t *of
 {
     int64_t taken = 0;
     um_lock_acquire(&flight->lock);
-    for (; taken < count; taken++) {
+    for (; taken < count && !flight->has_ended; taken++) {
         uint32_t payload_bytes = (uint32_t)(offsets[taken + 1] - offsets[taken]);
         if (!may_exceed && !has_space(flight, payload_bytes))
             break;
@@ -246,11 +247,10 @@ void um_flight_withdraw(um_flight *flight, uint64_t first_sqn)
 {
     um_lock_acquire(&flight->lock);
     while (flight->next_sqn > first_sqn) {
-        const flight_message *message = message_of(flight, flight->next_sqn - 1);
-        if (!message)
-            break;
-        assert(!message->is_sent);
-        forget(flight, --flight->next_sqn);
+        const flight_message *message = message_of(flight, --flight->next_sqn);
+        assert(!message || !message->is_sent);
+        if (message)
+            forget(flight, flight->next_sqn);
     }
     um_lock_release(&flight->lock);
 }
@@ -294,6 +294,23 @@ void um_flight_limit(um_flight *flight, uint64_t messages_max, uint64_t bytes_ma
     flight->messages_max = messages_max;
     flight->bytes_max = bytes_max;
     um_lock_release(&flight->lock);
+}
+
+void um_flight_end(um_flight *flight)
+{
+    um_lock_acquire(&flight->lock);
+    flight->has_ended = true;
+    um_lock_release(&flight->lock);
+}
+
+uint64_t um_flight_oldest_sqn(um_flight *flight)
+{
+    uint64_t sqn;
+    um_lock_acquire(&flight->lock);
+    if (!next_message(flight, 0, UINT64_MAX, &sqn))
+        sqn = flight->next_sqn;
+    um_lock_release(&flight->lock);
+    return sqn;
 }
 
 uint64_t um_flight_next_sqn(um_flight *flight)
@@ -365,16 +382,17 @@ uint32_t um_flight_note(um_flight *flight, uint64_t *from_sqn, uint64_t last_sqn
     return count;
 }
 
-bool um_flight_next_due(um_flight *flight, uint64_t from_sqn, int64_t expired_ns, int64_t due_ns, um_flight_due *due)
+bool um_flight_next_due(um_flight *flight, uint64_t from_sqn, int64_t expired_ns, int64_t due_ns, uint64_t stores,
+                        um_flight_due *due)
 {
     uint64_t sqn = from_sqn;
     const flight_message *message;
     um_lock_acquire(&flight->lock);
     for (; (message = next_message(flight, sqn, UINT64_MAX, &sqn)); sqn++) {
         bool has_expired = message->sent_ns <= expired_ns;
-        if (message->is_sent && (has_expired || message->repeated_ns <= due_ns)) {
-            *due = (um_flight_due){sqn, message->payload, message->payload_bytes, message->acknowledged | message->lost,
-                                   has_expired};
+        uint64_t noted = message->acknowledged | message->lost;
+        if (message->is_sent && (has_expired || (message->repeated_ns <= due_ns && stores & ~noted))) {
+            *due = (um_flight_due){sqn, message->payload, message->payload_bytes, noted, has_expired};
             break;
         }
     }

@@ -54,6 +54,10 @@ void um_flight_begin(um_flight *flight, uint64_t first_sqn);
 /* From now on at most so many messages may be in flight, and so many bytes of data messages; the only one in flight may
  * be longer. */
 void um_flight_limit(um_flight *flight, uint64_t messages_max, uint64_t bytes_max);
+/* From now on no message gets a number. */
+void um_flight_end(um_flight *flight);
+/* Returns the number of the oldest message in flight, or of the next message if there is none. */
+uint64_t um_flight_oldest_sqn(um_flight *flight);
 /* Returns the number of the next message. */
 uint64_t um_flight_next_sqn(um_flight *flight);
 /* Returns the number of messages in flight. */
@@ -76,8 +80,8 @@ int64_t um_flight_check(const int32_t *offsets, uint32_t count, uint64_t data_by
 int64_t um_flight_send(um_flight *flight, um_publication *publication, const char *data, const int32_t *offsets,
                        uint32_t count, bool may_exceed, uint32_t flags, int64_t timeout_ns, uint64_t *first_sqn);
 /* The steps of um_flight_send. The first gives the next numbers to messages and returns how many are within the limits,
- * or -ENOMEM; the last takes back the numbers from this one on, except those before a message that Stores have all the
- * same. */
+ * or -ENOMEM; the last takes back the numbers from this one on, also those of messages that a wrong Store has
+ * acknowledged before they were sent: the transport uses these numbers next. */
 int64_t um_flight_reserve(um_flight *flight, const char *data, const int32_t *offsets, uint32_t count, bool may_exceed,
                           int64_t now_ns);
 void um_flight_confirm(um_flight *flight, uint64_t first_sqn, uint64_t last_sqn, int64_t now_ns);
@@ -89,8 +93,10 @@ void um_flight_withdraw(um_flight *flight, uint64_t first_sqn);
 uint32_t um_flight_note(um_flight *flight, uint64_t *from_sqn, uint64_t last_sqn, uint64_t store, bool is_lost,
                         uint64_t required, um_flight_result *results, uint32_t capacity);
 /* Finds the first sent message from a number on whose lifetime has ended, because it was sent at or before
- * expired_ns, or that was sent and repeated at or before due_ns. Returns false if there is none. */
-bool um_flight_next_due(um_flight *flight, uint64_t from_sqn, int64_t expired_ns, int64_t due_ns, um_flight_due *due);
+ * expired_ns, or that was sent and repeated at or before due_ns and is missing at one of `stores`. Returns false if
+ * there is none. */
+bool um_flight_next_due(um_flight *flight, uint64_t from_sqn, int64_t expired_ns, int64_t due_ns, uint64_t stores,
+                        um_flight_due *due);
 /* This message was repeated. */
 void um_flight_repeated(um_flight *flight, uint64_t sqn, int64_t now_ns);
 /* This message is given up. */

@@ -5,7 +5,7 @@
 #include "io/flight.h"
 #include "support.h"
 
-enum { STORES = 3, QUORUM = 2, MODEL = 4096 };
+enum { STORES = 3, QUORUM = 2, MODEL = 4096, PAGE_EDGE = 255 };
 
 static const int32_t one_byte[] = {0, 1};
 
@@ -63,18 +63,63 @@ TEST("UP-53", "sent messages are due after an interval, and expire")
     um_flight *flight = opened(7);
     um_flight_due due;
     CHECK_EQ(um_flight_reserve(flight, "x", one_byte, 1, false, 5), 1);
-    CHECK(!um_flight_next_due(flight, 0, 100, 100, &due)); /* it is being sent */
+    CHECK(!um_flight_next_due(flight, 0, 100, 100, 7, &due)); /* it is being sent */
     um_flight_confirm(flight, 7, 7, 10);
-    CHECK(!um_flight_next_due(flight, 0, 9, 9, &due));
-    CHECK(um_flight_next_due(flight, 0, 9, 10, &due));
+    CHECK(!um_flight_next_due(flight, 0, 9, 9, 7, &due));
+    CHECK(um_flight_next_due(flight, 0, 9, 10, 7, &due));
     CHECK(due.sqn == 7 && due.payload_bytes == 1 && due.payload[0] == 'x' && !due.has_expired && !due.stores);
     um_flight_repeated(flight, 7, 20);
-    CHECK(!um_flight_next_due(flight, 0, 9, 19, &due));
-    CHECK(!um_flight_next_due(flight, 8, 9, 20, &due));
-    CHECK(um_flight_next_due(flight, 0, 10, 19, &due));
+    CHECK(!um_flight_next_due(flight, 0, 9, 19, 7, &due));
+    CHECK(!um_flight_next_due(flight, 8, 9, 20, 7, &due));
+    CHECK(um_flight_next_due(flight, 0, 10, 19, 7, &due));
     CHECK(due.has_expired);
     um_flight_remove(flight, 7);
     CHECK_EQ(um_flight_count(flight), 0);
+    um_flight_free(flight);
+}
+
+TEST("UP-53", "a message is due while one of the given Stores misses it")
+{
+    um_flight *flight = opened(0);
+    um_flight_due due;
+    um_flight_result results[1];
+    uint64_t at = 0;
+    CHECK_EQ(send_one(flight, 0), 1);
+    CHECK_EQ(um_flight_note(flight, &at, 0, 1, false, 0, results, 1), 0);
+    CHECK(!um_flight_next_due(flight, 0, -1, 0, 0, &due));
+    CHECK(!um_flight_next_due(flight, 0, -1, 0, 1, &due));
+    CHECK(um_flight_next_due(flight, 0, -1, 0, 3, &due));
+    CHECK_EQ(due.stores, 1);
+    CHECK(um_flight_next_due(flight, 0, 0, 0, 0, &due)); /* it expires all the same */
+    um_flight_free(flight);
+}
+
+TEST("UP-55", "numbers are taken back, also of messages that a Store acknowledged before they were sent")
+{
+    um_flight *flight = opened(PAGE_EDGE);
+    um_flight_result results[1];
+    uint64_t at = PAGE_EDGE;
+    CHECK_EQ(send_one(flight, 0), 1);
+    for (uint32_t i = 0; i < 3; i++)
+        CHECK_EQ(um_flight_reserve(flight, "x", one_byte, 1, false, 0), 1);
+    CHECK_EQ(um_flight_note(flight, &at, PAGE_EDGE + 2, 3, false, 0, results, 1), 1);
+    CHECK_EQ(results[0].last_sqn, PAGE_EDGE + 2);
+    um_flight_withdraw(flight, PAGE_EDGE + 1);
+    CHECK_EQ(um_flight_next_sqn(flight), PAGE_EDGE + 1);
+    CHECK_EQ(um_flight_count(flight), 0);
+    CHECK_EQ(send_one(flight, 0), 1);
+    CHECK_EQ(um_flight_oldest_sqn(flight), PAGE_EDGE + 1);
+    um_flight_free(flight);
+}
+
+TEST("UP-52", "after the end no message gets a number")
+{
+    um_flight *flight = opened(0);
+    CHECK_EQ(send_one(flight, 0), 1);
+    um_flight_end(flight);
+    CHECK_EQ(um_flight_reserve(flight, "x", one_byte, 1, false, 0), 0);
+    CHECK_EQ(um_flight_reserve(flight, "x", one_byte, 1, true, 0), 0);
+    CHECK_EQ(um_flight_count(flight), 1);
     um_flight_free(flight);
 }
 
@@ -184,9 +229,37 @@ static void *acknowledge(void *argument)
                 left += results[i].last_sqn - results[i].first_sqn + 1;
         }
         stable += left;
-        CHECK(!um_flight_next_due(flight, 0, -1, -1, &due));
+        CHECK(!um_flight_next_due(flight, 0, -1, -1, 7, &due));
     }
     return NULL;
+}
+
+static void *send_and_withdraw(void *argument)
+{
+    um_flight *flight = argument;
+    um_flight_result results[1];
+    for (uint64_t sqn = 0; sqn < ROUNDS; sqn++) {
+        CHECK_EQ(um_flight_reserve(flight, "x", one_byte, 1, false, 0), 1);
+        um_flight_withdraw(flight, sqn);
+        uint64_t at = sqn;
+        CHECK_EQ(send_one(flight, 0), 1);
+        CHECK_EQ(um_flight_note(flight, &at, sqn, 3, false, 0, results, 1), 1);
+    }
+    return NULL;
+}
+
+TEST("UP-53", "the oldest number is never behind that of a message sent later")
+{
+    um_flight *flight = opened(0);
+    pthread_t other;
+    CHECK_EQ(pthread_create(&other, NULL, send_and_withdraw, flight), 0);
+    for (uint64_t oldest = 0, sqn; oldest < ROUNDS;) {
+        oldest = um_flight_oldest_sqn(flight);
+        if (um_flight_next(flight, 0, &sqn))
+            CHECK(sqn >= oldest);
+    }
+    pthread_join(other, NULL);
+    um_flight_free(flight);
 }
 
 TEST("UP-55", "one thread sends while another acknowledges")

@@ -15,7 +15,7 @@ from tests.unit.store_thread import PausedStore, running_store
 from tests.waiting import SECONDS, wait_for
 from umstack._engine.endpoint import Endpoint
 from umstack.context import Context
-from umstack.errors import BackPressured, InvalidArgument, MessageTooLong, OptionError
+from umstack.errors import BackPressured, Closed, InvalidArgument, MessageTooLong, OptionError
 from umstack.persistence.advertised import store_endpoint, store_topic_options, stores_of
 from umstack.persistence.events import FlightSize, MessageStable
 from umstack.persistence.session_ids import SESSION_ID_MAXIMUM, session_id_of
@@ -202,3 +202,25 @@ def test_a_batch_that_must_wait_too_long_ends_early(store: PausedStore, context:
         store.resume()
         assert source.send_many([b"message"] * 25, flush=True, timeout=SECONDS) == 25
         assert source.wait_stable(SECONDS)
+
+
+@pytest.mark.parametrize("behavior", ["block", "notify"])
+def test_nothing_is_sent_once_close_has_listed_the_messages_in_flight(
+    store: PausedStore, context: Context, monkeypatch: pytest.MonkeyPatch, behavior: str
+) -> None:
+    """UP-52: a message sent while close() ends the connections would be in neither its result nor an event."""
+    source = context.source("orders", store=[store.endpoint], session_id=7, ume_flight_size_behavior=behavior)
+    refused: list[BaseException] = []
+    end_thread = source._end_thread
+
+    def send_meanwhile() -> None:
+        for send in (lambda: source.send(b"late"), lambda: source.send_many([b"late"] * 3)):
+            with pytest.raises(Closed) as caught:
+                send()
+            refused.append(caught.value)
+        end_thread()
+
+    monkeypatch.setattr(source, "_end_thread", send_meanwhile)
+    assert source.send(b"first") == source.first_sequence_number
+    assert source.close(SECONDS) == []
+    assert len(refused) == 2

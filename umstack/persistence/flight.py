@@ -106,6 +106,12 @@ class Flight:
         return count
 
     @property
+    def oldest_sqn(self) -> int:
+        """Number of the oldest message; of the next one if there is none."""
+        sqn: int = lib.um_flight_oldest_sqn(self.handle)
+        return sqn
+
+    @property
     def next_sqn(self) -> int:
         """Number of the next message."""
         sqn: int = lib.um_flight_next_sqn(self.handle)
@@ -114,6 +120,10 @@ class Flight:
     def begin(self, first_sqn: int) -> None:
         """The first message to send has this number."""
         lib.um_flight_begin(self.handle, first_sqn)
+
+    def end(self) -> None:
+        """From now on no message gets a number."""
+        lib.um_flight_end(self.handle)
 
     def limit(self, messages_max: int, bytes_max: int) -> None:
         """From now on at most so many messages and bytes may be in flight."""
@@ -135,9 +145,13 @@ class Flight:
             for one in ffi.unpack(self._results, count):
                 yield Left(one.first_sqn, one.last_sqn, one.is_stable)
 
-    def due(self, from_sqn: int, expired_ns: int, due_ns: int) -> Due | None:
-        """Return the first message from a number on that was sent by `expired_ns`, or repeated last by `due_ns`."""
-        if not lib.um_flight_next_due(self.handle, from_sqn, expired_ns, due_ns, self._due):
+    def due(self, from_sqn: int, expired_ns: int, due_ns: int, stores: int) -> Due | None:
+        """Return the first message from a number on that is to be given up or repeated; None: there is none.
+
+        It was sent by `expired_ns`; or it was repeated last by `due_ns`, and is missing at one of the Stores, given as
+        bits.
+        """
+        if not lib.um_flight_next_due(self.handle, from_sqn, expired_ns, due_ns, stores, self._due):
             return None
         due = self._due
         return Due(due.sqn, ffi.buffer(due.payload, due.payload_bytes)[:], due.stores, due.has_expired)

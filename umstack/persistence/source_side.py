@@ -35,7 +35,6 @@ TRANSPORT_NAME = "umstack_transport_session"
 FIRST_SQN_NAME = "umstack_first_sqn"
 """Configuration value of a registration: the first number of the source, from which an empty Store counts."""
 _SPACE = 1 << 32
-_NEVER_NS = -(1 << 62)
 _PROACTIVE_BYTES = 1 << 20
 """Maximum bytes that one tick repeats to a Store."""
 
@@ -277,7 +276,7 @@ class SourceSide:
             reg_id=self._stores[store].reg_id,
             store_index=store,
             needs_response=True,
-            oldest_sqn=next(iter(self.flight), self.flight.next_sqn) % _SPACE,
+            oldest_sqn=self.flight.oldest_sqn % _SPACE,
             is_last=is_last,
         )
 
@@ -388,10 +387,8 @@ class SourceSide:
         """Send old messages again to the Stores that miss them; give up those whose lifetime ended."""
         space = dict.fromkeys(self.active_stores, _PROACTIVE_BYTES)
         expired_ns, due_ns = now_ns - self.limits.lifetime_ns, now_ns - self.limits.repeat_ns
-        if not space:
-            due_ns = _NEVER_NS
-        sqn = 0
-        while (due := self.flight.due(sqn, expired_ns, due_ns)) is not None:
+        sqn, stores = 0, sum(1 << at for at in space)
+        while (due := self.flight.due(sqn, expired_ns, due_ns, stores)) is not None:
             sqn = due.sqn + 1
             if due.has_expired:
                 self.flight.remove(due.sqn)
@@ -403,6 +400,5 @@ class SourceSide:
                     space[at] -= len(message)
                     self._stores[at].output.append(message)
                     self.flight.repeated(due.sqn, now_ns)
-            if max(space.values()) < len(message):
-                due_ns = _NEVER_NS
+            stores = sum(1 << at for at in space if space[at] >= len(message))
         self._note_space()
