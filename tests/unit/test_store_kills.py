@@ -19,6 +19,7 @@ from umstack.config.keywords import SourceKeywords
 from umstack.persistence.events import MessageStable
 from umstack.persistent_source import PersistentSource
 from umstack.store.client import replay
+from umstack.store.repository import RepositorySettings
 
 KILLS = int(os.environ.get("UM_KILLS", "5"))
 PER_KILL = 50
@@ -104,4 +105,6 @@ def test_no_stable_message_is_lost_when_stores_are_killed(
             read = [(message.sqn, message.data) for message in replay("orders", endpoint, session_id=3)]
             assert [sqn for sqn, _ in read] == sorted({sqn for sqn, _ in read})
             found.update(read)
-        assert found == {sqn: content(sqn) for sqn in range(sent)}
+        first = min(found)  # a Store drops the oldest messages beyond its limit
+        assert first == 0 or sum(map(len, found.values())) > RepositorySettings().source_bytes // 2
+        assert found == {sqn: content(sqn) for sqn in range(first, sent)}
