@@ -23,7 +23,7 @@ from umstack._engine.transport_address import LbtipcAddress, TransportAddress, a
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions
 from umstack.driver import DriverClient, SharedLog
 from umstack.driver.client import AttachedObject, SourceState, published_of
-from umstack.driver.protocol import log_of, text_of
+from umstack.driver.protocol import NAK_CUTOFF, STALE_TAGS, log_of, text_of
 from umstack.errors import DriverError, NotConnected, OptionError, UmError
 from umstack.event_queue import EventQueue
 from umstack.events import Event
@@ -38,6 +38,7 @@ from umstack.telemetry.reading import publication_counters
 
 _ATTACHED_SECONDS = 2.0
 _SESSIONS_MAX = 4096
+_ROWS = {NAK_CUTOFF: lib.UM_ROW_NAK_CUTOFF, STALE_TAGS: lib.UM_ROW_STALE_TAGS}
 _log = logging.getLogger("umstack.driver")
 
 
@@ -174,6 +175,9 @@ class AttachedSource(Source):
     ) -> Sequence[AttachedObject]:
         """Sources are announced to receivers only."""
         return []
+
+    def on_event(self, source: str, kind: str) -> None:
+        """Events are those of receivers."""
 
     def leave_driver(self) -> None:
         """Publish in this process from now on, in a new session, which retains messages from its beginning.
@@ -466,6 +470,10 @@ class AttachedReceiver(Receiver):
         """Nothing comes any more, as DriverLost has reported."""
         _log.error("%r is not received any more: %s", self.topic, displayed(str(error)))
 
+    def on_event(self, source: str, kind: str) -> None:
+        """Report an event of a source."""
+        self._subscription.report_event(source, _ROWS[kind])
+
     def leave_driver(self) -> None:
         """Receive in this process from now on, what topic resolution finds again."""
         self._number = 0
@@ -487,20 +495,23 @@ class AttachedReceiver(Receiver):
         return self._subscription.sources
 
     def nak_cutoff(self, enabled: bool = True) -> None:
-        """Raise OptionError: the driver sends the NAKs, for all receivers of the topic.
+        """Let the driver send no NAKs for this receiver, or resume. It sends them for other receivers of the topic.
 
         Args:
-            enabled: Has no effect.
+            enabled: True stops NAKs, False resumes them.
 
         Raises:
-            OptionError: Always.
+            DriverError: The driver has ended.
+            Closed: The receiver is closed.
 
         Example:
             ```python
             ctx.receiver("orders").nak_cutoff()
             ```
         """
-        raise unsupported("nak_cutoff", "because it sends the NAKs of all receivers of the topic")
+        super().nak_cutoff(enabled)
+        if self._number:
+            self._driver.nak_cutoff(enabled, self._number)
 
     def close(self) -> None:
         """Stop receiving, as Receiver.close().

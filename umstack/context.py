@@ -1009,7 +1009,7 @@ class Context(AsyncClosing):
             enabled: True stops NAKs, False resumes them.
 
         Raises:
-            OptionError: The context is attached to a driver, which sends the NAKs.
+            DriverError: The context is attached to a driver, which has ended.
             Closed: The context is closed.
 
         Example:
@@ -1021,11 +1021,9 @@ class Context(AsyncClosing):
         Requirement: UX-21.
         """
         self._engine.core.check_open()
-        if self._driver is not None:
-            from umstack.attached import unsupported
-
-            raise unsupported("nak_cutoff", "because it sends the NAKs of all its applications")
         lib.um_context_set_nak_cutoff(self._engine.core.handle, enabled)
+        if self._driver is not None:
+            self._driver.nak_cutoff(enabled)
 
     def recovery_times(self) -> RecoveryHistogram:
         """Measure how long lost datagrams took to recover. Any thread.

@@ -227,8 +227,8 @@ static void note_loss(um_relay *relay, relay_target *target, uint32_t first_sqn,
         um_source_number_next(&target->publication->core, last_sqn + 1);
 }
 
-/* Handles the first row, an event. Returns true if the source has ended. */
-static bool on_event(um_relay *relay, relay_target *target, uint32_t kind)
+/* Handles the first row, an event. Returns UM_RELAY_IDLE if the owner need not know. */
+static enum um_relay_result on_event(um_relay *relay, relay_target *target, uint32_t kind)
 {
     const um_block *block = relay->rows.block;
     uint32_t last_sqn = block->sequence_numbers[relay->rows.first];
@@ -237,13 +237,18 @@ static bool on_event(um_relay *relay, relay_target *target, uint32_t kind)
     else if (kind == UM_ROW_BURST_LOSS)
         note_loss(relay, target, block->first_sequence_numbers[relay->rows.first], last_sqn);
     consume(relay, 1);
-    if ((kind != UM_ROW_END_OF_SESSION && kind != UM_ROW_SOURCE_DELETED) ||
-        (target->publication == NULL && !target->is_ignored))
-        return false;
+    if (target->publication == NULL && !target->is_ignored)
+        return UM_RELAY_IDLE;
+    if (kind == UM_ROW_NAK_CUTOFF)
+        return UM_RELAY_NAK_CUTOFF;
+    if (kind == UM_ROW_STALE_TAGS)
+        return UM_RELAY_STALE_TAGS;
+    if (kind != UM_ROW_END_OF_SESSION && kind != UM_ROW_SOURCE_DELETED)
+        return UM_RELAY_IDLE;
     flush(relay);
     target->publication = NULL;
     target->is_ignored = false;
-    return true;
+    return UM_RELAY_ENDED;
 }
 
 static bool needs_target(uint32_t kind)
@@ -279,8 +284,9 @@ static int run(um_relay *relay, int64_t timeout_ns, uint32_t *source)
             return UM_RELAY_UNKNOWN;
         }
         if (kind != UM_ROW_MESSAGE) {
-            if (on_event(relay, target, kind))
-                return UM_RELAY_ENDED;
+            enum um_relay_result result = on_event(relay, target, kind);
+            if (result != UM_RELAY_IDLE)
+                return (int)result;
         } else if (target->publication == NULL) {
             consume(relay, 1);
         } else if (!send_messages(relay, target, *source, timeout_ns)) {
@@ -308,7 +314,7 @@ int um_relays_watch(um_context *context, int fd)
 
 /* How a round over the relays ended. */
 typedef struct relay_round {
-    int result;     /* UM_RELAY_UNKNOWN or _ENDED: the round stopped there */
+    int result;     /* UM_RELAY_UNKNOWN or a later one: the round stopped there */
     bool has_moved; /* more rows may be in the queues */
     bool is_held;
 } relay_round;
@@ -322,7 +328,7 @@ static relay_round run_each(um_relay *const *relays, uint32_t count, uint32_t *r
         um_relay *one = relays[*relay];
         uint64_t consumed_rows = one->consumed_rows;
         int result = um_relay_run(one, 0, source);
-        if (result == UM_RELAY_UNKNOWN || result == UM_RELAY_ENDED) {
+        if (result >= UM_RELAY_UNKNOWN) {
             round.result = result;
             return round;
         }

@@ -31,6 +31,9 @@ enum um_relay_result {
     UM_RELAY_HELD,     /* a publication still refuses the next message; call again */
     UM_RELAY_UNKNOWN,  /* the next row is of a source without publication: set one, or ignore it, and call again */
     UM_RELAY_ENDED,    /* the source has ended, and is without publication again */
+    /* The next rows follow with the next call. */
+    UM_RELAY_NAK_CUTOFF, /* the source's session has stopped its NAKs */
+    UM_RELAY_STALE_TAGS, /* datagrams of the source with stale tags were dropped */
 };
 
 typedef struct um_relay_counters {
@@ -53,8 +56,8 @@ void um_relay_forget(um_relay *relay, uint32_t source);
 int um_relay_run(um_relay *relay, int64_t timeout_ns, uint32_t *source);
 /* Runs the relays of a context in sequential mode, and its loop between them, for timeout_ns. Ends earlier for a relay
  * that needs its owner, and when a descriptor of um_relays_watch is readable. *relay: the index of the relay that was
- * run last, from which the next call continues; 0 first. Returns UM_RELAY_UNKNOWN or UM_RELAY_ENDED for that relay and
- * *source, else UM_RELAY_IDLE. */
+ * run last, from which the next call continues; 0 first. Returns UM_RELAY_UNKNOWN or a later um_relay_result for that
+ * relay and *source, else UM_RELAY_IDLE. */
 int um_relays_run(um_context *context, um_relay *const *relays, uint32_t count, int64_t timeout_ns, uint32_t *relay,
                   uint32_t *source);
 /* Makes um_relays_run end when the descriptor is readable. It is watched until it is closed. */

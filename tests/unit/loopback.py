@@ -58,6 +58,14 @@ def open_context(mode: str = "embedded", **options: Any) -> Context:
     return Context("lo", mode=mode, **{"driver": _turns[0](options), **chosen})
 
 
+_served: dict[Path, Driver] = {}
+
+
+def network_context(context: Context) -> Context:
+    """Return the context that has the sessions on the network: the driver's, or this one if it has none."""
+    return context if context._driver is None else _served[context._driver.path]._context
+
+
 @contextmanager
 def serving(path: Path, **chosen: Any) -> Iterator[Driver]:
     """Serve a driver on loopback in this process, at a path. It gives up soon what its applications left behind."""
@@ -67,9 +75,11 @@ def serving(path: Path, **chosen: Any) -> Iterator[Driver]:
         one = Driver(context, listener, Policy(), DriverLimits(), lambda _event: None)
         thread = threading.Thread(target=one.serve)
         thread.start()
+        _served[path] = one
         try:
             yield one
         finally:
+            del _served[path]
             one.stop()
             thread.join(SECONDS)
             one.close()

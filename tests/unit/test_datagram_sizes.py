@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 
-from tests.unit.loopback import open_context
+from tests.unit.loopback import network_context, open_context
 from tests.waiting import SECONDS, wait_for
 from umstack import Context, Message, Receiver, UnrecoverableLoss
+
+pytestmark = pytest.mark.usefixtures("way")
+USUAL_WAYS = ("alone", "to a driver")
+"""The sizes are those of the network."""
 
 SHORT, LONG = b"short", bytes(3000)
 
 
 @pytest.fixture
-def publisher() -> Iterator[Context]:
+def publisher(way: str) -> Iterator[Context]:
     with open_context(
         transport_lbtrm_datagram_max_size=0, transport_lbtrm_source_datagram_max_size=4000
     ) as context:
@@ -34,7 +38,7 @@ def _rows(receiver: Receiver, until: Any) -> list[Any]:
 
 
 def _transport(context: Context) -> dict[str, Any]:
-    found: dict[str, Any] = context.stats()["receiver_transports"][0]
+    found: dict[str, Any] = network_context(context).stats()["receiver_transports"][0]
     return found
 
 
@@ -104,7 +108,7 @@ def test_a_source_learns_what_its_receiver_has_lost(publisher: Context, messages
         assert drained.is_complete
         assert not drained
         assert list(drained.given_up.values()) == [messages.count(LONG)]
-        assert subscriber.stats()["context"]["datagrams_given_up"] == messages.count(LONG)
+        assert network_context(subscriber).stats()["context"]["datagrams_given_up"] == messages.count(LONG)
         assert "receiver_gave_up" in {event.kind for event in source.receiver_events()}
         receiver.close()
 

@@ -445,8 +445,6 @@ def test_what_a_driver_does_not_do_is_refused_by_name(running: RunningDriver) ->
         for refused in (
             lambda: context.source("a", transport_lbtrm_transmission_window_size=65536),
             lambda: context.receiver("a", takes_group=lambda _group: True),
-            lambda: context.receiver("a").nak_cutoff(),
-            context.nak_cutoff,
             lambda: context.source("b").nak_cutoff("10.0.0.7:40211"),
         ):
             with pytest.raises(OptionError, match="driver='none'"):

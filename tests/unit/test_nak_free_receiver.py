@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.unit.loopback import open_context
+from tests.unit.loopback import network_context, open_context
 from tests.waiting import SECONDS, wait_for
 from umstack import Context, Message, NakCutoff, Receiver, Source, UnrecoverableLoss
 from umstack._core import lib
 from umstack.errors import Closed
 from umstack.telemetry.timers import receiver_timers
+
+pytestmark = pytest.mark.usefixtures("way")
+USUAL_WAYS = ("alone", "to a driver")
+"""The losses are those of the network."""
 
 SHORT, LOST = b"short", bytes(1200)
 NO_NAKS: dict[str, Any] = {"transport_lbtrm_send_naks": 0}
@@ -23,7 +27,7 @@ WITH_NAKS: dict[str, Any] = {"transport_lbtrm_send_naks": 1}
 
 
 @pytest.fixture
-def contexts() -> Iterator[tuple[Context, Context]]:
+def contexts(way: str) -> Iterator[tuple[Context, Context]]:
     with (
         open_context() as publisher,
         open_context(transport_lbtrm_receiver_datagram_max_size=1000) as subscriber,
@@ -60,7 +64,7 @@ def _rows_until(receiver: Receiver, kind: type, count: int) -> list[Any]:
 
 
 def _counters(subscriber: Context) -> dict[str, Any]:
-    found: dict[str, Any] = subscriber.stats()["receiver_transports"][0]
+    found: dict[str, Any] = network_context(subscriber).stats()["receiver_transports"][0]
     return found
 
 
@@ -140,7 +144,7 @@ def _wait_for_event(receiver: Receiver, kind: type) -> Any:
 
 @pytest.mark.parametrize("of_context", [True, False], ids=["context", "receiver"])
 def test_no_nak_is_sent_until_the_call_that_allows_them(
-    contexts: tuple[Context, Context], of_context: bool
+    way: str, contexts: tuple[Context, Context], of_context: bool
 ) -> None:
     """UX-21: missing data is lost after the NAK generation interval; `stat` reports the reason; then NAKs are sent
     again."""
@@ -152,10 +156,11 @@ def test_no_nak_is_sent_until_the_call_that_allows_them(
     counters = _counters(contexts[1])
     assert (counters["naks_sent"], counters["nak_pckts_sent"]) == (0, 0)
     assert counters["naks_withheld"] > 0
+    is_of_context = of_context and way == "alone"  # a driver has other applications
     assert counters["nak_cutoff"] == (
-        lib.UM_NAK_CUTOFF_CONTEXT if of_context else lib.UM_NAK_CUTOFF_RECEIVERS
+        lib.UM_NAK_CUTOFF_CONTEXT if is_of_context else lib.UM_NAK_CUTOFF_RECEIVERS
     )
-    assert ("of the context" in receiver_timers(counters)["no NAKs"]) is of_context
+    assert ("of the context" in receiver_timers(counters)["no NAKs"]) is is_of_context
     assert source.stats()["naks_rcved"] == 0
     target.nak_cutoff(enabled=False)
     _lose(source)
@@ -184,6 +189,24 @@ def test_a_session_at_its_limit_stops_its_naks(contexts: tuple[Context, Context]
     receiver.nak_cutoff(enabled=False)
     assert _counters(contexts[1])["nak_cutoff"] == 0
     wait_for(lambda: _counters(contexts[1])["naks_sent"] > sent, "a NAK", SECONDS)
+
+
+def test_naks_are_sent_while_one_of_several_receivers_wants_them(contexts: tuple[Context, Context]) -> None:
+    """UX-21: the others have stopped them, and one that is made or closed later counts, too."""
+    source, receiver = _connected(contexts, **WITH_NAKS)
+    subscriber = contexts[1]
+    subscriber.nak_cutoff()
+    wait_for(lambda: _counters(subscriber)["nak_cutoff"], "the cutoff")
+    later = subscriber.receiver("topic", **WITH_NAKS)
+    later.wait_connected(timeout=SECONDS)
+    assert _counters(subscriber)["nak_cutoff"]
+    receiver.nak_cutoff()
+    subscriber.nak_cutoff(enabled=False)
+    _lose(source)
+    wait_for(lambda: source.stats()["naks_rcved"] > 0, "a NAK", SECONDS)
+    assert not _counters(subscriber)["nak_cutoff"]
+    later.close()
+    wait_for(lambda: _counters(subscriber)["nak_cutoff"] == lib.UM_NAK_CUTOFF_RECEIVERS, "the cutoff")
 
 
 def test_calls_on_closed_objects_raise(contexts: tuple[Context, Context]) -> None:

@@ -123,6 +123,10 @@ class QueueMemory:
         """Append an InterfaceChanged event. If the queue is full, only the context's record reports the change."""
         self._append_event(lib.UM_ROW_INTERFACE_CHANGED, topic, interface, change_number)
 
+    def report_event(self, kind: int, topic: str, source: str) -> None:
+        """Append an event of a source. If the queue is full, it is dropped."""
+        self._append_event(kind, topic, source, 0)
+
     def _append_event(self, kind: int, topic: str, source: str, sequence_number: int) -> bool:
         """Append an event. Returns false if the queue is full or closed."""
         number = self.sources.number(topic, source)

@@ -144,6 +144,11 @@ class Subscription:
         if not self.closed:
             self.queue.report_driver_lost(self.topic)
 
+    def report_event(self, source: str, kind: int) -> None:
+        """Report an event of a source, as a row of this kind."""
+        if not self.closed:
+            self.queue.report_event(kind, self.topic, source)
+
     def log_of(self, source: str) -> LbtipcAddress | None:
         """Return the log from which the source is received, until its last row is delivered."""
         if not self.closed:

@@ -36,6 +36,7 @@ from umstack.driver.protocol import (
     decode,
     default_path,
     encode,
+    event_of,
     events_of,
     number_of,
     numbers_of,
@@ -193,6 +194,9 @@ class AttachedObject(Protocol):
     def on_driver_gone(self, error: UmError) -> None:
         """No driver serves it again."""
 
+    def on_event(self, source: str, kind: str) -> None:
+        """An event of a source of the network, which a receiver receives."""
+
     def on_announced(
         self, fields: Mapping[str, Any], objects: Sequence[AttachedObject]
     ) -> Sequence[AttachedObject]:
@@ -210,6 +214,8 @@ class _Request:
     do: str
     fields: dict[str, Any]
     object: AttachedObject
+    is_cut_off: bool = False
+    """True if the receiver itself wants no NAKs."""
 
 
 class DriverClient:
@@ -230,6 +236,7 @@ class DriverClient:
         "_has_given_up",
         "_interface",
         "_is_closing",
+        "_is_cut_off",
         "_is_searching",
         "_next",
         "_on_gone",
@@ -259,6 +266,8 @@ class DriverClient:
         """Announcements of sources that an earlier driver's log still delivers messages of."""
         self._is_searching = False
         self._is_closing = False
+        self._is_cut_off = False
+        """True if no receiver of this process wants NAKs."""
         self._has_given_up = False
         """True if process() is to call on_gone."""
         self._on_gone: Callable[[], None] | None = None
@@ -332,6 +341,8 @@ class DriverClient:
                 if waits and self._is_searching and not self._is_closing:
                     continue
                 self._requests[number] = _Request(do, fields, opened)
+                if do == "receive":
+                    fields["cut_off"] = self._is_cut_off
                 if self._is_searching and not waits:
                     return number, {}
             try:
@@ -358,6 +369,31 @@ class DriverClient:
         while self._is_searching and not self._is_closing:
             self._run_protocol()
             time.sleep(_ATTACHING_INTERVAL_SECONDS)
+
+    def nak_cutoff(self, is_cut_off: bool, number: int | None = None) -> None:
+        """Let the driver send no NAKs for a receiver, or for all of this process (None), or let it resume.
+
+        The driver sends NAKs for a topic as long as one of its receivers wants them. While a driver is looked for, this
+        is kept for the next one. Raises DriverError.
+        """
+        with self._changed:
+            if number is None:
+                self._is_cut_off = is_cut_off
+            elif number in self._requests:
+                self._requests[number].is_cut_off = is_cut_off
+            changed = {
+                n: one.fields
+                for n, one in self._requests.items()
+                if one.do == "receive" and number in (None, n)
+            }
+            for n, fields in changed.items():
+                fields["cut_off"] = self._is_cut_off or self._requests[n].is_cut_off
+        for n, fields in changed.items():
+            try:
+                self._ask("nak_cutoff", {"id": n, "enabled": fields["cut_off"]})
+            except DriverError:
+                if not self._is_searching:
+                    raise
 
     def state(self, number: int) -> SourceState:
         """Return the state of a source: not connected while a driver is looked for. Raises DriverError."""
@@ -484,6 +520,14 @@ class DriverClient:
             name, numbers = text_of(fields, "name"), numbers_of(fields, "ids")
             with self._changed:
                 self._pending.update({(number, name): fields for number in numbers})
+            return
+        if fields.get("do") == "event":
+            name, kind = text_of(fields, "name"), event_of(fields)
+            with self._changed:
+                requests = [self._requests.get(number) for number in numbers_of(fields, "ids")]
+            for request in requests:
+                if request is not None:
+                    request.object.on_event(name, kind)
             return
         with self._changed:
             answer = self._answers.pop(number_of(fields, "reply"), None)

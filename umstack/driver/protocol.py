@@ -6,10 +6,14 @@ it is in shared logs, to which both sides attach by LBT-IPC (docs/ipc.md).
     application                                       driver
       {do: attach, low, high, host}       ------->            the versions it speaks, its network namespace
                                           <-------    {version, interface, link} or {error}
-      {do: receive, id, topic, options}   ------->
+      {do: receive, id, topic, options,
+       cut_off}                           ------->
                                           <-------    for each source, before the reply or at any later time:
                                           <-------    {do: source, id, name, LOG}
                                           <-------    {reply, keyed}
+                                          <-------    {do: event, ids, name, kind}: of the source, for receivers
+      {do: nak_cutoff, id, enabled}       ------->    for a receiver
+                                          <-------    {reply}
       {do: unconnected, id}               ------->    sources of a receiver that would not reach the driver yet
                                           <-------    {reply, unconnected}
       {do: publish, id, topic, options,
@@ -24,11 +28,11 @@ it is in shared logs, to which both sides attach by LBT-IPC (docs/ipc.md).
                                           <-------    {reply}
 
 Each request has a number of its own, `request`, which `reply` returns. `id` is the application's number of a receiver
-or source. `keyed` is true if datagrams of the topic carry tags. LOG is session_id, transport_id, topic_index and key of
-a shared log, which refuses processes without the key, and request_ip and request_port of the source of its messages,
-which serves the messages that it retains to receivers that join late; the port is 0, or left out, if it retains none.
-A refusal has `error` instead of other fields: kind, message, hint and errno. A side that gets anything else closes the
-connection.
+or source. `cut_off` is true if no NAK is wanted for the receiver. `keyed` is true if datagrams of the topic carry tags.
+LOG is session_id, transport_id, topic_index and key of a shared log, which refuses processes without the key, and
+request_ip and request_port of the source of its messages, which serves the messages that it retains to receivers that
+join late; the port is 0, or left out, if it retains none. A refusal has `error` instead of other fields: kind, message,
+hint and errno. A side that gets anything else closes the connection.
 """
 
 from __future__ import annotations
@@ -67,6 +71,10 @@ _TOPIC_BYTES_MAX = 246
 _OPTIONS_MAX = 256
 _TEXT_MAX = 1024
 
+
+NAK_CUTOFF, STALE_TAGS = "nak_cutoff", "stale_tags"
+EVENTS = frozenset({NAK_CUTOFF, STALE_TAGS})
+"""Kinds of events about sources of the network."""
 
 _REFUSALS: tuple[type[UmError], ...] = (
     InterfaceError,
@@ -187,6 +195,22 @@ def text_of(fields: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str) or len(value) > _TEXT_MAX:
         raise malformed(f"{name} is no text of at most {_TEXT_MAX} characters")
     return value
+
+
+def flag_of(fields: Mapping[str, Any], name: str) -> bool:
+    """Return true or false. Raises DriverError."""
+    value = fields.get(name)
+    if type(value) is not bool:
+        raise malformed(f"{name} is neither true nor false")
+    return value
+
+
+def event_of(fields: Mapping[str, Any]) -> str:
+    """Return the kind of an event. Raises DriverError if there is no such kind."""
+    kind = text_of(fields, "kind")
+    if kind not in EVENTS:
+        raise malformed("there is no such kind of event")
+    return kind
 
 
 def events_of(fields: Mapping[str, Any]) -> list[ReceiverEvent]:

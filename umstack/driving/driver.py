@@ -8,7 +8,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from umstack.driver.protocol import (
     common_version,
     decode,
     encode,
+    flag_of,
     log_of,
     malformed,
     number_of,
@@ -72,6 +73,8 @@ class _Application:
     is_attached: bool = False
     is_gone: bool = False
     receivers: dict[int, ReceivedTopic] = field(default_factory=dict)
+    cut_off: set[int] = field(default_factory=set)
+    """Receivers for which no NAKs are wanted."""
     sources: dict[int, PublishedTopic] = field(default_factory=dict)
 
 
@@ -294,7 +297,6 @@ class Driver:
             receivers, application.receivers = application.receivers, {}
         for topic in receivers.values():
             self._release(topic)
-            self._count_local(topic.topic)
         for source in application.sources.values():
             self._ending.append(_Ending(source, application.peer.uid, time.monotonic(), was_killed=True))
         application.connection.close()
@@ -309,7 +311,14 @@ class Driver:
             case "receive":
                 topic = topic_of(fields)
                 self._receive(application, number, topic, options_of(fields, Scope.RECEIVER))
+                self._cut_off(application, number, fields.get("cut_off") is True)
                 return {"keyed": self._is_keyed(topic)}
+            case "nak_cutoff":
+                is_cut_off = flag_of(fields, "enabled")
+                self._cut_off(application, number, is_cut_off)
+                if not is_cut_off:  # ends the cutoff of a session, too
+                    self._received_of(application, number).nak_cutoff(False)
+                return {}
             case "unconnected":
                 return {"unconnected": self._received_of(application, number).unconnected()}
             case "publish":
@@ -347,7 +356,7 @@ class Driver:
         if found is not None:
             self._count_local(topic)
             return
-        made = ReceivedTopic(self._context, topic, options, self._announce)
+        made = ReceivedTopic(self._context, topic, options, self._announce, self._report_event)
         with self._lock:
             application.receivers[number] = made
         try:
@@ -359,28 +368,50 @@ class Driver:
         self._topics[key] = made
         self._count_local(topic)
 
-    def _announce(self, topic: ReceivedTopic, source: SharedSource) -> int:
-        """Announce a source of a topic that the driver receives. On the relay's thread."""
+    def _cut_off(self, application: _Application, number: int, is_cut_off: bool) -> None:
+        """Note whether NAKs are wanted for a receiver."""
+        topic = self._received_of(application, number)
+        (application.cut_off.add if is_cut_off else application.cut_off.discard)(number)
+        self._review_cutoff(topic)
+
+    def _review_cutoff(self, topic: ReceivedTopic) -> None:
+        """Send NAKs for a topic if one of its receivers wants them."""
+        is_cut_off = all(number in one.cut_off for one, number in self._receivers_of(topic))
+        if is_cut_off != topic.is_cut_off:
+            topic.nak_cutoff(is_cut_off)
+
+    def _receivers_of(self, topic: ReceivedTopic) -> list[tuple[_Application, int]]:
         with self._lock:
-            wanting = [
+            return [
                 (one, number)
                 for one in self._applications
                 for number, received in one.receivers.items()
                 if received is topic
             ]
-        return self._announce_to(wanting, source)
+
+    def _report_event(self, topic: ReceivedTopic, name: str, kind: str) -> None:
+        """Report an event of a source of a topic. On the relay's thread."""
+        self._send_each(self._receivers_of(topic), {"do": "event", "name": name, "kind": kind})
+
+    def _announce(self, topic: ReceivedTopic, source: SharedSource) -> int:
+        """Announce a source of a topic that the driver receives. On the relay's thread."""
+        return self._announce_to(self._receivers_of(topic), source)
 
     def _announce_to(self, wanting: Iterable[tuple[_Application, int]], source: SharedSource) -> int:
         """Announce a source to receivers of applications. Returns the number of applications.
 
         An application attaches all its receivers at once, so that they get the same messages.
         """
+        return self._send_each(wanting, {"do": "source", "name": source.name, **asdict(source.log)})
+
+    def _send_each(self, wanting: Iterable[tuple[_Application, int]], fields: Mapping[str, Any]) -> int:
+        """Send a message about receivers to their applications. Returns the number of applications."""
         numbers: dict[_Application, list[int]] = {}
         for application, number in wanting:
             numbers.setdefault(application, []).append(number)
         for application, of in numbers.items():
             for first in range(0, len(of), _ANNOUNCED_MAX):
-                self._send(application, _announcement(of[first : first + _ANNOUNCED_MAX], source))
+                self._send(application, {**fields, "ids": of[first : first + _ANNOUNCED_MAX]})
         return len(numbers)
 
     def _announce_known(self, application: _Application, number: int) -> None:
@@ -462,20 +493,19 @@ class Driver:
         with self._lock:
             topic = application.receivers.pop(number, None)
             source = application.sources.pop(number, None)
+        application.cut_off.discard(number)
         if topic is not None:
             self._release(topic)
-            self._count_local(topic.topic)
         if source is not None:
             self._ending.append(_Ending(source, application.peer.uid, time.monotonic(), was_killed=False))
 
     def _release(self, topic: ReceivedTopic) -> None:
-        """Close a receiver that no application has any more."""
-        with self._lock:
-            is_used = any(
-                topic is one for application in self._applications for one in application.receivers.values()
-            )
-        if not is_used and self._topics.pop(topic.key, None) is not None:
+        """A receiver of the topic has ended. Close the driver's if no application has another."""
+        if self._receivers_of(topic):
+            self._review_cutoff(topic)
+        elif self._topics.pop(topic.key, None) is not None:
             topic.close()
+        self._count_local(topic.topic)
 
     def _finish_ending(self) -> None:
         now_s = time.monotonic()
@@ -483,7 +513,3 @@ class Driver:
             if one.is_over(now_s):
                 self._ending.remove(one)
                 one.source.close()
-
-
-def _announcement(numbers: Sequence[int], source: SharedSource) -> dict[str, Any]:
-    return {"do": "source", "ids": [*numbers], "name": source.name, **asdict(source.log)}

@@ -10,10 +10,13 @@ from typing import Any, Final, Protocol
 
 from umstack._core import ffi, lib
 from umstack._engine.queue_memory import QueueMemory
+from umstack.driver.protocol import NAK_CUTOFF, STALE_TAGS
 from umstack.errors import UmError, error_from_result
 from umstack.foreign_text import displayed
 
 _log = logging.getLogger("umstack.driver")
+
+_EVENTS: dict[int, str] = {lib.UM_RELAY_NAK_CUTOFF: NAK_CUTOFF, lib.UM_RELAY_STALE_TAGS: STALE_TAGS}
 
 NOT_READY: Final = object()
 """Returned instead of a publication that is not ready for its first message yet."""
@@ -51,6 +54,7 @@ class Relay:
     __slots__ = (
         "_memory",
         "_on_ended",
+        "_on_event",
         "_on_unknown",
         "_targets",
         "_threads",
@@ -66,6 +70,7 @@ class Relay:
         keeps_numbers: bool,
         on_unknown: Callable[[str], Any],
         on_ended: Callable[[str], None],
+        on_event: Callable[[str, str], None] = lambda _name, _kind: None,
     ) -> None:
         """Start it.
 
@@ -76,11 +81,13 @@ class Relay:
             on_unknown: Called with the name of a source whose first row has come. Returns the core's publication for
                 its messages, None if they are to be ignored, or NOT_READY: it is then called again soon.
             on_ended: Called with the name of a source whose session has ended, once all of its messages were moved.
+            on_event: Called with the name of a source and the kind of an event (driver.protocol.EVENTS).
         """
         self._memory = memory
         self._threads = threads
         self._on_unknown = on_unknown
         self._on_ended = on_ended
+        self._on_event = on_event
         self._targets: dict[int, str] = {}
         self.is_stopping = False
         """True once stop() was called."""
@@ -103,6 +110,8 @@ class Relay:
             return self._set(source)
         if result == lib.UM_RELAY_ENDED:
             self._on_ended(self._targets.pop(source))
+        elif result in _EVENTS:
+            self._on_event(self._targets[source], _EVENTS[result])
         elif result == lib.UM_RELAY_IDLE and self._memory.sources.is_due:
             self._recycle()
         return True
@@ -150,4 +159,4 @@ class Relay:
         """Free it, after stop(). Its publications may be closed before or after."""
         lib.um_relay_close(self.handle)
         # The callbacks refer to the owner, which refers to this: the cycle would keep the queue until a collection.
-        del self._on_unknown, self._on_ended
+        del self._on_unknown, self._on_ended, self._on_event

@@ -150,7 +150,9 @@ class ReceivedTopic:
         "_outputs",
         "_receiver",
         "_relay",
+        "_report",
         "hold_ms",
+        "is_cut_off",
         "key",
         "topic",
     )
@@ -161,13 +163,19 @@ class ReceivedTopic:
         topic: str,
         options: Mapping[str, str],
         announce: Callable[[ReceivedTopic, SharedSource], int],
+        report: Callable[[ReceivedTopic, str, str], None],
     ) -> None:
-        """Prepare it. `announce` announces a new source to the applications, and returns how many there are."""
+        """Prepare it. `announce` announces a new source to the applications, and returns how many there are; `report`
+        reports an event of a source to them, by the source's name and the kind.
+        """
         self.topic = topic
         self.key = key_of(topic, options)
         self.hold_ms = options.get("receiver_full_queue_hold_interval")
         self._context = context
         self._announce = announce
+        self._report = report
+        self.is_cut_off = False
+        """True if no application wants NAKs for it."""
         self._lock = threading.Lock()
         self._outputs: dict[str, _Output] = {}
         self._options: dict[str, Any] = {
@@ -188,6 +196,7 @@ class ReceivedTopic:
             keeps_numbers=True,
             on_unknown=self._on_unknown,
             on_ended=self._on_ended,
+            on_event=lambda name, kind: self._report(self, name, kind),
         )
 
     def _on_unknown(self, name: str) -> Any:
@@ -243,6 +252,11 @@ class ReceivedTopic:
     def _end(self, output: _Output) -> None:
         output.publication.close()
         self._context.engine.sessions.release(output.session)
+
+    def nak_cutoff(self, is_cut_off: bool) -> None:
+        """Stop sending NAKs, or resume."""
+        self.is_cut_off = is_cut_off
+        self._receiver.nak_cutoff(is_cut_off)
 
     def unconnected(self) -> int:
         """Return how many of its sources would not reach it yet."""
