@@ -312,12 +312,11 @@ static bool deliver_stream(um_ipc_connection *connection, int64_t received_ns, i
         if (connection->session->is_held)
             return false;
         switch (um_message_stream_next(&connection->stream, run_max, &data, &length)) {
+        case UM_STREAM_CONTROL: /* a TSNI shows messages that are missing at the end */
         case UM_STREAM_MESSAGES:
             UM_COUNT(connection->counters->datagrams_received, 1);
             um_receiver_session_on_messages(connection->session, data, length, received_ns, now_ns);
             ++*delivered;
-            break;
-        case UM_STREAM_CONTROL: /* of a later version */
             break;
         case UM_STREAM_END:
             end(connection, now_ns);
