@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from umstack._core import ffi, lib
 from umstack._engine.waiting import SLICE_NS
 from umstack.driving.relay import Ready, Relay
+from umstack.resolution import DonatedResolver
+from umstack.streams import Streams
 
 if TYPE_CHECKING:
     from umstack._engine.engine import Engine
@@ -19,6 +21,7 @@ THREADING_MODES = ("dedicated", "shared")
 _LOOK_SECONDS = 0.001
 """How often a relay asks again for a publication that is not ready yet."""
 _LOOK_NS = 1_000_000
+"""The same, and how often the work of the context is done at most."""
 
 
 class DedicatedThreads:
@@ -53,11 +56,14 @@ class DedicatedThreads:
 class SharedThread:
     """One thread for everything: the thread that serves the applications runs the relays and the protocol, too.
 
-    The context is in sequential mode. Only that thread calls the methods.
+    The context is in sequential mode. Only that thread calls the methods. It sleeps until messages, requests, topic
+    resolution or the TCP streams need it.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, resolver: DonatedResolver, streams: Streams) -> None:
         self._engine = engine
+        self._resolver = resolver
+        self._streams = streams
         self._relays: list[Relay] = []
         self._waiting: dict[Relay, int] = {}
         """Relays whose next message has no publication yet, and the number of its source."""
@@ -65,7 +71,7 @@ class SharedThread:
         self._is_changed = False
         self._index = ffi.new("uint32_t *")
         self._source = ffi.new("uint32_t *")
-        self._watched: selectors.DefaultSelector | None = None
+        self._watched: set[int] = set()
 
     def start(self, relay: Relay) -> None:
         """Run the relay in the next round."""
@@ -80,10 +86,8 @@ class SharedThread:
 
     def wait(self, selector: selectors.DefaultSelector, timeout: float | None) -> Ready:
         """Run relays and protocol until there are requests, or until the timeout."""
-        if self._watched is not selector:
-            core = self._engine.core
-            core.check(lib.um_relays_watch(core.handle, selector.fileno()), "watching the control sockets")
-            self._watched = selector
+        self._watch(selector.fileno())
+        self._watch(self._resolver.fileno())
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             self._run()
@@ -91,12 +95,28 @@ class SharedThread:
             if ready or (end is not None and time.monotonic() >= end):
                 return ready
 
+    def _watch(self, fd: int) -> None:
+        if fd not in self._watched:
+            core = self._engine.core
+            core.check(lib.um_relays_watch(core.handle, fd), "watching a descriptor of the driver")
+            self._watched.add(fd)
+
+    def _slice_ns(self) -> int:
+        """Return how long to run the relays before the work of the context is due."""
+        if (streams_fd := self._streams.loop.fileno()) is not None:
+            self._watch(streams_fd)
+        due = (self._resolver.next_deadline_ns(), self._streams.loop.due_ns)
+        left = min((due_ns for due_ns in due if due_ns is not None), default=None)
+        if left is None:
+            return SLICE_NS
+        return max(_LOOK_NS, min(left - time.monotonic_ns(), SLICE_NS))
+
     def _run(self) -> None:
         """Run the relays for a slice, or until one needs its owner."""
         if self._is_changed:
             self._handles = ffi.new("um_relay *[]", [relay.handle for relay in self._relays])
             self._is_changed = False
-        timeout_ns = _LOOK_NS if self._waiting else self._engine.slice_ns
+        timeout_ns = _LOOK_NS if self._waiting else self._slice_ns()
         result = lib.um_relays_run(
             self._engine.core.handle, self._handles, len(self._relays), timeout_ns, self._index, self._source
         )

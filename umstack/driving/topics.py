@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from umstack._engine.sessions import SourceSession
     from umstack._engine.transport_address import TransportAddress
     from umstack.config.keywords import SourceKeywords
+    from umstack.resolution import DonatedResolver
 
 _ATTACHED_SECONDS = 1.0
 _REPORTED_RECEIVERS_MAX = 128
@@ -86,7 +87,11 @@ class DriverContext(Context):
                 "a driver chooses operational_mode itself", hint="start it with --threading-mode shared"
             )
         super().__init__(interface, config=config, **{**options, "mode": mode})
-        self.relay_threads: RelayThreads = SharedThread(self._engine) if is_shared else DedicatedThreads()
+        self.relay_threads: RelayThreads = (
+            SharedThread(self._engine, cast("DonatedResolver", self._resolver), self._streams)
+            if is_shared
+            else DedicatedThreads()
+        )
         """Runs the relays of the driver."""
         if is_shared:  # a context in sequential mode writes no file of itself
             self._serve_statistics(is_required=False)

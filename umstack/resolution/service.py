@@ -141,12 +141,25 @@ class Resolver(Closing):
 class DonatedResolver(Resolver):
     """In sequential mode, the calling thread runs the agent, one thread at a time."""
 
+    def __init__(self, agent: ResolutionAgent) -> None:
+        """Use an agent, which close() closes."""
+        super().__init__(agent)
+        self._has_more = False
+
     def _submit(self, command: Command) -> None:
         command(time.monotonic_ns())
 
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while datagrams wait."""
+        return self._agent.fileno()
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when process() is due without another datagram; None: never."""
+        return 0 if self._has_more else self._agent.next_deadline_ns()
+
     def process(self, now_ns: int) -> None:
         """Handle received datagrams and send due ones."""
-        self._agent.process(now_ns)
+        self._has_more = self._agent.process(now_ns)
 
     def close(self) -> None:
         """Close the agent."""

@@ -62,6 +62,16 @@ class StreamLoop(Closing):
                     self._thread.start()
             return self._selector
 
+    def fileno(self) -> int | None:
+        """Return a descriptor that is readable while the loop has something to do; None: it is not open."""
+        selector = self._selector
+        return None if selector is None else selector.fileno()  # type: ignore[attr-defined]
+
+    @property
+    def due_ns(self) -> int | None:
+        """When the timed work is due next; None: never."""
+        return self._due_ns
+
     def submit(self, command: Callable[[], None]) -> None:
         """Run the command on the loop's thread soon; a closed loop ignores it."""
         self._commands.put(command)
