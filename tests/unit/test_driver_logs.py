@@ -292,7 +292,7 @@ def test_the_first_message_from_the_network_waits_for_the_invited_readers(
         return 1
 
     with DriverContext("lo", **OWN_ADDRESSES) as context:
-        topic = ReceivedTopic(context, "invited", {}, announce)
+        topic = ReceivedTopic(context, "invited", {}, announce, lambda *_: None)
         topic.start()
         try:
             with remote.source("invited", flow_control="min") as source:
