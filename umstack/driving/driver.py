@@ -1,4 +1,7 @@
-"""Driver: serves the applications of a host over a control socket. One thread answers them; relays move the data."""
+"""Driver: serves the applications of a host over a control socket. One thread answers them; relays move the data.
+
+One file, because each request changes the tables of applications, topics and sources, which one lock guards.
+"""
 
 from __future__ import annotations
 
