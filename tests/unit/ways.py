@@ -57,3 +57,20 @@ def from_own_link(why: str) -> pytest.MarkDecorator:
     """Return the mark of a test whose source has no driver, because of the reason; its receivers may have one."""
     assert why
     return pytest.mark.parametrize("way", ["alone", "to a driver"], indirect=True)
+
+
+WITHOUT_A_DRIVER: dict[str, str] = {
+    "about the driver, with drivers of its own": "driver driver_keys driver_logs driver_restart driver_threads",
+    "Stores are refused (docs/driver.md)": "keyed_stores persistent_receiver persistent_source replay replay_acks "
+    "store_kills store_metrics store_process store_server cli_send_store",
+    "datagrams, peers, or the counters of sessions, which are the driver's": "authentication clock_steps "
+    "forged_advertisements interface_options receiver_events receiver_window session_mapping system_counters tap "
+    "tcp_connections_allowed tcp_peers tcp_random timers turns leading link publication source_numbers",
+    "topic resolution, which each process has of its own": "resolution_flood resolution_report resolver_daemon",
+    "files, counters and log records of one process": "event_queue_warnings logging metrics operations_faults "
+    "prometheus public_reports statistics_files top",
+    "commands and programs in other processes": "cli_send_recv first_steps fork recorder lazy_names",
+    "types, texts, options and events of the process itself": "api_types docstrings interface_events "
+    "xml_configuration",
+}
+"""Modules of tests that open contexts without a driver only, by the reason."""
