@@ -6,7 +6,12 @@
 #include "os/clock.h"
 #include "os/lock.h"
 
-enum { PAGE_MESSAGES = 256, PAGES_MIN = 16 };
+enum {
+    PAGE_MESSAGES = 256,
+    PAGES_MIN = 16,
+    /* Messages of one call: those that the transport refuses were put in flight for no use. */
+    SEND_MESSAGES_MAX = 1024,
+};
 
 typedef struct flight_message {
     uint8_t *payload; /* NULL: no message */
@@ -259,9 +264,12 @@ int64_t um_flight_send(um_flight *flight, um_publication *publication, const cha
                        uint32_t count, bool may_exceed, uint32_t flags, int64_t timeout_ns, uint64_t *first_sqn)
 {
     uint64_t first = um_flight_next_sqn(flight); /* only this thread changes it now */
-    int64_t taken = um_flight_reserve(flight, data, offsets, count, may_exceed, um_clock_ns());
+    uint32_t part = count < SEND_MESSAGES_MAX ? count : SEND_MESSAGES_MAX;
+    int64_t taken = um_flight_reserve(flight, data, offsets, part, may_exceed, um_clock_ns());
     if (taken <= 0)
         return taken;
+    if (taken < count)
+        flags &= ~(uint32_t)UM_SEND_FLUSH; /* the rest follows */
     int64_t sent;
     if (taken == 1) {
         sent =

@@ -224,3 +224,23 @@ def test_nothing_is_sent_once_close_has_listed_the_messages_in_flight(
     assert source.send(b"first") == source.first_sequence_number
     assert source.close(SECONDS) == []
     assert len(refused) == 2
+
+
+def test_messages_that_the_transport_does_not_take_are_not_in_flight(store: PausedStore) -> None:
+    """UP-55: a long batch enters the flight in parts: the whole of it, at each attempt, takes longer than a timeout."""
+    options = {"ume_flight_size": 10, "ume_flight_size_behavior": "notify"}
+    with (
+        open_context(transport_lbtrm_data_rate_limit=8_000_000) as limited,
+        limited.source("orders", store=[store.endpoint], session_id=7, **options) as source,
+    ):
+        store.pause()
+        batch, sent = [bytes(100)] * 100_000, list[int]()
+        assert source.send_many(batch[:10]) == 10
+        sender = threading.Thread(target=lambda: sent.append(source.send_many(batch, timeout=0.3)))
+        sender.start()
+        most = 0
+        while sender.is_alive():
+            most = max(most, len(source._side.flight))
+        assert 0 < most <= sent[0] + 2000
+        store.resume()
+        assert source.wait_stable(SECONDS)
