@@ -527,9 +527,7 @@ class Context(AsyncClosing):
                 return self._make_receiver(topic, on_message, queue, takes_group, chosen)
             self._check_no_driver("session_id=", "which does not know the Stores of sources")
             parts = self._engine, self._resolver, self._registrations
-            recovered_max = chosen.retransmit_request_maximum or None
-            first_sqn = None if first is None else first.sqn
-            session = ReceiverSession(session_id_of(session_id), first_sqn, recovered_max)
+            session = ReceiverSession(session_id_of(session_id), None if first is None else first.sqn)
             receiver = PersistentReceiver(*parts, topic, chosen, session, on_message)
             self._resolver.query(topic, chosen)
             return receiver

@@ -67,7 +67,8 @@ class PersistentReceiver(Receiver):
             on_message and self._acknowledging(on_message),
             None,
         )
-        registrations.add_receiver(self._subscription, session)
+        bounded = session._replace(recovered_max=options.retransmit_request_maximum or None)
+        registrations.add_receiver(self._subscription, bounded)
 
     def _acknowledging(self, on_message: Callable[[Event], None]) -> Callable[[Event], None]:
         def call(event: Event) -> None:

@@ -12,8 +12,8 @@ from umstack.persistence.reader_side import ReaderSide, RecoveredMessage
 from umstack.persistence.receiver_side import ReceiverSide
 from umstack.persistence.replay_start import ReplayStart
 from umstack.persistence.source_side import FIRST_SQN_NAME, TRANSPORT_NAME, SourceSide
-from umstack.store.protocol import StoreSide
-from umstack.store.protocol.store_gaps import AWAY_NS, REPAIR_NS
+from umstack.store.protocol import CopiedMessage, StoreSide
+from umstack.store.protocol.store_gaps import AWAY_NS, REPAIR_NS, StoreGaps
 from umstack.store.protocol.store_receivers import first_since
 from umstack.store.repository import ClientState, Repository, RepositorySettings, StoredMessage
 from umstack.store.wire import (
@@ -84,6 +84,10 @@ class OneStore:
         for sqn in sqns:
             self.side.data("session", 1, encode_data(1, sqn, b"%d" % sqn))
         self.commit()
+
+    def gaps(self) -> StoreGaps:
+        """Its gaps."""
+        return self.side._gaps
 
     def commit(self) -> None:
         """Commit what is staged."""
@@ -369,3 +373,45 @@ def test_a_message_that_a_store_expects_is_not_lost() -> None:
     assert receiving.answer() is None
     receiving.side.received(2, encode_data(1, 4, b"4", 10), receiving.now_ns)
     assert receiving.side.take_answers()[-1:] == b"4"
+
+
+def test_only_lasting_gaps_below_the_oldest_message_of_the_source_are_copied() -> None:
+    """UP-83: those that the source can still fill are not, nor what the Store has dropped or marked lost."""
+    store = OneStore()
+    store.keep(0, 1, 4, 5, 9)
+    number = store.side.repository.state.sources()[0].number
+    assert list(store.side.missing()) == []  # the source has no other Store
+    assert store.gaps().missing(number) == []
+    store.keepalive(oldest_sqn=7)
+    assert store.gaps().missing(number) == [(2, 3), (6, 6)]
+    store.keepalive(oldest_sqn=12)
+    assert store.gaps().missing(number) == [(2, 3), (6, 8), (10, 11)]
+    store.side.repository.mark_lost(number, 6, 8)
+    store.commit()
+    assert store.gaps().missing(number) == [(2, 3), (10, 11)]
+    store.side.repository.release({number: 4})
+    assert store.gaps().missing(number) == [(10, 11)]
+    assert store.side.copied(CopiedMessage(number, 7, 10, b"10"))
+    assert store.side.copied(CopiedMessage(number, 8, 11, b"of another session"))
+    store.commit()
+    assert store.gaps().missing(number) == [(11, 11)]
+
+
+def test_nothing_is_marked_lost_while_other_stores_are_asked() -> None:
+    """UP-83: afterwards it is, and a message that is copied later is refused."""
+    store = OneStore()
+    store.keep(0, 1, 3)
+    store.now_ns += REPAIR_NS
+    store.keepalive(oldest_sqn=4)
+    number = store.side.repository.state.sources()[0].number
+    ranges = store.side.repository.ranges(number)
+    store.side.copying(number)
+    assert store.gaps().lost_until(number, 2, ranges, 0) == 2
+    store.commit()
+    assert store.side.repository.ranges(number) == [(0, 1), (3, 3)]
+    store.side.copied_all(number)
+    store.gaps().lost_until(number, 2, ranges, 0)
+    store.commit()
+    assert store.side.repository.ranges(number) == [(0, 3)]
+    assert store.side.copied(CopiedMessage(number, 7, 2, b"2"))
+    assert store.side.counters["late"] == 1

@@ -23,7 +23,7 @@ from umstack.persistence.session_ids import session_id_of
 from umstack.store.wire import MalformedMessage, RegistrationError, StoreStream, TopicKeys
 
 _STREAM_BYTES = 4 << 20
-_EXPECTED_NS = 90_000_000_000
+EXPECTED_SECONDS = 90.0
 """Maximum wait for a message that the Store expects. It marks a message lost 30 s after its source ended."""
 _NS = 1_000_000_000
 _SPACE = 1 << 32
@@ -112,6 +112,7 @@ class StoreReplay:
         timeout: Maximum wait in seconds for an answer.
         is_explicit: Acknowledge nothing.
         is_temporary: Let the Stores forget the reader at the end.
+        expected_timeout: Maximum wait in seconds for a message that a Store expects.
         keys: The keys in use.
     """
 
@@ -125,6 +126,7 @@ class StoreReplay:
         timeout: float = 10.0,
         is_explicit: bool = False,
         is_temporary: bool = False,
+        expected_timeout: float = EXPECTED_SECONDS,
         keys: TopicKeys = NO_KEYS,
     ) -> None:
         self.topic = topic
@@ -134,6 +136,7 @@ class StoreReplay:
         self._timeout = timeout
         self._is_explicit = is_explicit
         self._is_temporary = is_temporary
+        self._expected_ns = int(expected_timeout * _NS)
         self._keys = keys
         self._positions: dict[int, int] = {}
         """By session id of a source, the number behind the last message or lost range that was taken."""
@@ -194,7 +197,7 @@ class StoreReplay:
             if is_lost and others:
                 for lost in found:
                     assert isinstance(lost, LostRange)
-                    yield from self._fill(lost, others)
+                    yield from self.fill(lost, others)
                     if self._stop_after is not None:
                         return
                 continue
@@ -206,8 +209,16 @@ class StoreReplay:
             if self._stop_after is not None:
                 return
 
-    def _fill(self, lost: LostRange, stores: Sequence[Endpoint]) -> Iterator[list[Item]]:
-        """Yield from other Stores what one has lost. A Store that failed in this replay is not asked again."""
+    def fill(self, lost: LostRange, stores: Sequence[Endpoint]) -> Iterator[list[Item]]:
+        """Yield from other Stores what one has lost. A Store that failed in this replay is not asked again.
+
+        Args:
+            lost: The messages.
+            stores: The Stores to ask, in this order.
+
+        Yields:
+            Messages, and those that none of these Stores has, in order.
+        """
         left = [one for one in stores if one not in self._failed]
         missing, end = lost, (lost.last_sqn + 1) % _SPACE
         while left and missing.first_sqn != end:
@@ -231,7 +242,7 @@ class StoreReplay:
         side = ReaderSide(self.topic, self._session_id, self._start, only, self._positions)
         try:
             with socket.create_connection(endpoint, self._timeout) as peer:
-                connection = _Connection(endpoint, self._keys, peer, side, self._timeout)
+                connection = _Connection(endpoint, self._keys, peer, side, self._timeout, self._expected_ns)
                 while not side.is_confirmed:
                     if self._stop_after is None and (items := side.take()):
                         yield items
@@ -260,12 +271,19 @@ class _Connection:
     """The connection of a reader."""
 
     def __init__(
-        self, endpoint: Endpoint, keys: TopicKeys, peer: socket.socket, side: ReaderSide, timeout: float
+        self,
+        endpoint: Endpoint,
+        keys: TopicKeys,
+        peer: socket.socket,
+        side: ReaderSide,
+        timeout: float,
+        expected_ns: int,
     ) -> None:
         self._endpoint = endpoint
         self._peer = peer
         self._side = side
         self._timeout_ns = int(timeout * _NS)
+        self._expected_ns = expected_ns
         self._stream = StoreStream.of_client(endpoint, keys, side.topic, _STREAM_BYTES)
         self._poll = select.poll()
         self._poll.register(peer, select.POLLIN)
@@ -292,7 +310,7 @@ class _Connection:
             self.answered_ns = now_ns
         elif side.expected is None and now_ns - self.answered_ns >= self._timeout_ns:
             raise TimeoutError("it does not answer")
-        if side.expected is not None and now_ns - self.moved_ns >= _EXPECTED_NS:
+        if side.expected is not None and now_ns - self.moved_ns >= self._expected_ns:
             raise NotConnected(
                 f"the Store at {self._endpoint} does not have message {side.expected.first_sqn} yet",
                 hint="read again once the source has repeated the message",

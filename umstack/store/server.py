@@ -22,6 +22,7 @@ from umstack.receiver import Receiver
 from umstack.store.commits import CommitThread
 from umstack.store.connections import ClientConnections
 from umstack.store.intake import Intake
+from umstack.store.peer_copies import PeerCopies
 from umstack.store.protocol import StoreLimits, StoreSide
 from umstack.store.repository import DiskFull, Repository, RepositorySettings
 from umstack.store.status import disk_levels, write_status
@@ -33,6 +34,8 @@ _WAIT_SECONDS = 0.05
 _TICK_NS = 20_000_000
 """Time between checks of the sources that wait until their sessions are joined."""
 _WRITE_ACKS_NS = 100_000_000
+_COPIES_NS = 1_000_000_000
+"""Time between looks for messages that other Stores may have. What is missing twice did not just arrive late."""
 _LIFETIMES_NS = 5_000_000_000
 """Time between checks of the lifetimes of clients."""
 
@@ -72,7 +75,9 @@ class StoreServer:
         limits: StoreLimits | None = None,
     ) -> None:
         self._receivers: dict[str, Receiver] = {}
-        self._ticked_ns = self._checked_ns = self._lifetimes_ns = 0
+        self._ticked_ns = self._checked_ns = self._lifetimes_ns = self._copies_ns = 0
+        self._missed: dict[int, tuple[tuple[int, int], ...]] = {}
+        """Gaps of each source at the last look."""
         clock_offset_ns = time.time_ns() - time.monotonic_ns()
 
         def clock_ns() -> int:
@@ -102,6 +107,7 @@ class StoreServer:
             opened.callback(self._clients.close)
             opened.callback(self._close_receivers)
             self._commits = CommitThread(self._repository, self._wake)
+            self._copies = PeerCopies(context._engine.keyring, self._wake)
             self._levels = self._read_levels()
             self.closed = False
             registry = context._engine.registry
@@ -134,10 +140,12 @@ class StoreServer:
             RepositoryEnded: The disk failed: nothing more can be promised.
         """
         self._commits.start()
+        self._copies.start()
         try:
             while not self._stopping.is_set():
                 self._step()
         finally:
+            self._copies.stop()
             self._commits.stop()
         self._acknowledge()
         self.side.write_consumption()
@@ -154,6 +162,7 @@ class StoreServer:
                     key.data(mask)
         except DiskFull:
             self._clients.end_all()  # what was answered is not on the disk: all register again
+        self._copy()
         if self._repository.staged_bytes:
             self._commits.request()  # for messages of sessions, and for those that sources repeat to this Store
         self._acknowledge()
@@ -172,6 +181,24 @@ class StoreServer:
                 self.side.check_lifetimes()
             self._write_status()
         self._clients.write()
+
+    def _copy(self) -> None:
+        """Stage what was copied from other Stores, and ask them for what is missing."""
+        copies = self._copies
+        while copies.found and self.side.copied(copies.found[0]):
+            copies.found.popleft()
+            copies.note_space()
+        while copies.ended and not copies.found:
+            self.side.copied_all(copies.ended.popleft())
+        now_ns = time.monotonic_ns()
+        if now_ns - self._copies_ns >= _COPIES_NS:
+            self._copies_ns = now_ns
+            missing = list(self.side.missing())
+            for one in missing:
+                lasting = tuple(gap for gap in one.ranges if gap in self._missed.get(one.source, ()))
+                if lasting and copies.request(one._replace(ranges=lasting), now_ns):
+                    self.side.copying(one.source)
+            self._missed = {one.source: one.ranges for one in missing}
 
     def status(self) -> dict[str, Any]:
         """Return the Store's counters, by name (docs/counters.md). Any thread."""

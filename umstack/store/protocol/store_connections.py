@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from umstack._engine.endpoint import Endpoint
 from umstack.store.wire import Registration, RegistrationError, RegistrationResponse
 
 
@@ -64,6 +66,29 @@ class StoreConnection:
     """Messages of all its requests."""
 
 
+class MissingMessages(NamedTuple):
+    """Messages that a Store misses, and the other Stores of their source."""
+
+    source: int
+    """Number of the source."""
+    topic: str
+    session_id: int
+    peers: tuple[Endpoint, ...]
+    ranges: tuple[tuple[int, int], ...]
+    """First and last number of each gap."""
+
+
+class CopiedMessage(NamedTuple):
+    """A message from another Store."""
+
+    source: int
+    """Number of the source."""
+    session_id: int
+    sqn: int
+    """32 bits."""
+    payload: bytes
+
+
 class Outbox:
     """Queues messages for the clients of a Store, and counts."""
 
@@ -80,6 +105,7 @@ class Outbox:
                 "duplicates",
                 "late",
                 "proactive",
+                "copied",
                 "acknowledgements",
                 "registrations",
                 "replays",

@@ -18,6 +18,11 @@ _SILENT_NS = 5_000_000_000
 _MARK_SQNS = 1 << 16
 """Maximum number of messages that one record marks lost, and that are expected before the oldest one."""
 
+_COPIED_SQNS = 1 << 30
+"""How far back messages are copied: their lower 32 bits must be clear."""
+_COPIED_RANGES = 64
+"""Maximum number of gaps that are copied in one attempt."""
+
 SqnRanges = list[tuple[int, int]]
 
 
@@ -54,6 +59,8 @@ class StoreGaps:
         self._lives: dict[int, _Life] = {}
         self._marked: set[tuple[int, int]] = set()
         """Source number and sqn of markers that wait for a commit."""
+        self.copied: set[int] = set()
+        """Sources of which other Stores are asked for what is missing: until they have answered, no gap is final."""
         self._seen: tuple[int, int, int] = (-1, -1, 0)
         """The last message of which the time of reception was read: source number, sqn, time."""
 
@@ -86,6 +93,7 @@ class StoreGaps:
     def forget(self, number: int) -> None:
         """A source was deleted."""
         self._lives.pop(number, None)
+        self.copied.discard(number)
 
     # Gaps
 
@@ -100,6 +108,20 @@ class StoreGaps:
         state = self._repository.state.source(number)
         life = self._lives.get(number)
         return max(0 if state is None else state.low_sqn, 0 if life is None else life.first_sqn)
+
+    def missing(self, number: int) -> SqnRanges:
+        """Return the messages that only another Store can have: this one misses them, and the source dropped them."""
+        life, state = self._lives.get(number), self._repository.state.source(number)
+        if life is None or state is None:
+            return []
+        missing: SqnRanges = []
+        sqn = max(state.low_sqn, life.oldest_sqn - _COPIED_SQNS, 0)
+        for first, last in (*self._repository.ranges(number), (life.oldest_sqn, life.oldest_sqn)):
+            end = min(first, life.oldest_sqn)
+            if sqn < end and (number, sqn) not in self._staged and (number, end - 1) not in self._staged:
+                missing.append((sqn, end - 1))
+            sqn = max(sqn, last + 1)
+        return missing[:_COPIED_RANGES]
 
     def lost_until(self, number: int, sqn: int, ranges: SqnRanges, begin: int) -> int:
         """Return the end of the lost messages that begin with a missing one; `sqn` itself if it is expected.
@@ -146,10 +168,10 @@ class StoreGaps:
 
     def _final_until(self, number: int, sqn: int, after: int) -> int:
         """Return how far the gap from `sqn` to the held message `after` is final; `sqn`: it may still be filled."""
-        if self._is_away(number):
+        if self._is_away(number) and number not in self.copied:
             return after
         life = self._lives.get(number)
-        if life is None or sqn >= life.oldest_sqn:
+        if life is None or sqn >= life.oldest_sqn or number in self.copied:
             return sqn
         if not life.has_ended and not self._is_repaired(life, number, after):
             return sqn

@@ -1,16 +1,25 @@
-"""The Store's side of persistence: registrations, acknowledgements after commits, retransmissions."""
+"""The Store's side of persistence: registrations, acknowledgements after commits, retransmissions.
+
+One file, because every message of a client and every commit changes the same sources and connections.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from umstack._engine.endpoint import Endpoint
 from umstack.errors import ResourceLimit
-from umstack.persistence.messages import DATA_HEADER_BYTES, data_of, extended
+from umstack.persistence.messages import DATA_HEADER_BYTES, data_of, encode_data, extended
 from umstack.persistence.source_side import FIRST_SQN_NAME, TRANSPORT_NAME
 from umstack.store.protocol.staged_numbers import StagedNumbers
-from umstack.store.protocol.store_connections import Outbox, StoreConnection, StoreLimits
+from umstack.store.protocol.store_connections import (
+    CopiedMessage,
+    MissingMessages,
+    Outbox,
+    StoreConnection,
+    StoreLimits,
+)
 from umstack.store.protocol.store_gaps import StoreGaps
 from umstack.store.protocol.store_receivers import StoreReceivers, newest_of
 from umstack.store.repository import (
@@ -59,6 +68,8 @@ class _Source:
     transport: str = ""
     first_sqn: int = 0
     """First number of this life of the source."""
+    peers: tuple[Endpoint, ...] = ()
+    """The other Stores of the source."""
 
 
 class StoreSide:
@@ -239,6 +250,9 @@ class StoreSide:
         one.sources.add(number)
         one.has_registered = True
         source.transport, source.first_sqn = transport, first_sqn
+        source.peers = tuple(
+            one.endpoint for one in wanted.stores if one.index != wanted.store_index and one.endpoint
+        )
         if source.transport:
             self._by_transport[source.transport, source.topic_index] = number
             self._of_session.pop((source.transport, source.topic_index), None)
@@ -421,6 +435,33 @@ class StoreSide:
             self._outbox.counters["message_bytes"] += payload_bytes + kept * DATA_HEADER_BYTES
         return kept
 
+    def missing(self) -> Iterator[MissingMessages]:
+        """Yield what this Store misses and only the other Stores of a source can have."""
+        for number, source in self._sources.items():
+            if source.peers and source.transport and number not in self._joining:
+                ranges = tuple(self._gaps.missing(number))
+                if ranges:
+                    yield MissingMessages(number, source.topic, source.session_id, source.peers, ranges)
+
+    def copying(self, number: int) -> None:
+        """Other Stores are asked for what is missing of a source: until `copied_all`, none of it is lost."""
+        self._gaps.copied.add(number)
+
+    def copied_all(self, number: int) -> None:
+        """The other Stores have answered."""
+        self._gaps.copied.discard(number)
+
+    def copied(self, message: CopiedMessage) -> bool:
+        """A message of another Store arrived. Returns false if the staging ring is full: commit first."""
+        source = self._sources.get(message.source)
+        if source is None or source.session_id != message.session_id:
+            return True  # the source has left meanwhile
+        is_kept = self._keep(
+            message.source, encode_data(source.topic_index, message.sqn, message.payload), None
+        )
+        self._outbox.counters["copied"] += is_kept
+        return is_kept
+
     def _on_proactive(self, one: StoreConnection, message: bytes) -> None:
         topic_index = data_of(message).topic_index
         found = [at for at in one.sources if self._sources[at].topic_index == topic_index]
@@ -430,9 +471,8 @@ class StoreSide:
         self._keep(found[0], with_type(message, MESSAGE), None)  # refused: the source repeats it
 
     def _keep(self, number: int, message: bytes, received_ns: int | None) -> bool:
-        near = self._newest_of(number)
-        if near is None:
-            near = self._sources[number].first_sqn
+        newest = self._newest_of(number)
+        near = self._sources[number].first_sqn if newest is None else newest
         sqn = extended(data_of(message).sqn, near)
         if (number, sqn) in self._staged:
             return True
@@ -445,7 +485,7 @@ class StoreSide:
             self.repository.append(number, sqn, message, received_ns)
         except StagingFull:
             return False
-        self._newest[number] = max(near, sqn)
+        self._newest[number] = sqn if newest is None else max(newest, sqn)
         self._staged.add(number, sqn, sqn)
         self._outbox.counters["messages"] += 1
         self._outbox.counters["message_bytes"] += len(message)
