@@ -415,3 +415,13 @@ def test_nothing_is_marked_lost_while_other_stores_are_asked() -> None:
     assert store.side.repository.ranges(number) == [(0, 3)]
     assert store.side.copied(CopiedMessage(number, 7, 2, b"2"))
     assert store.side.counters["late"] == 1
+
+
+def test_a_copied_message_of_a_former_life_is_the_newest_of_an_empty_store() -> None:
+    """UP-83: the first number of the current life is not, so the source may use it."""
+    store = OneStore(first_sqn=5)
+    number = store.side.repository.state.sources()[0].number
+    assert store.side.copied(CopiedMessage(number, 7, 2, b"2"))
+    assert store.side._newest_of(number) == 2
+    store.commit()
+    assert store.side.newest_sqns() == {number: 2}
