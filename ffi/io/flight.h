@@ -75,8 +75,8 @@ int64_t um_flight_check(const int32_t *offsets, uint32_t count, uint64_t data_by
 /* Sends messages through the publication, each once it is in flight; message i is data[offsets[i], offsets[i + 1]), and
  * the publication's last number was the one before um_flight_next_sqn. Waits up to timeout_ns for the transport, and
  * not for the limits, which may_exceed suspends. Returns how many were sent, 0 if the limits do not allow the first;
- * otherwise an error of um_publication_send, -ENOMEM, or -EPROTO if the publication used another number. A call may
- * send a part, which is not flushed. *first_sqn is the number of the first one. */
+ * otherwise an error of um_publication_send, -ENOMEM, or -EPROTO if the publication used another number for a single
+ * message. A call may send a part, which is not flushed. *first_sqn is the number of the first one. */
 int64_t um_flight_send(um_flight *flight, um_publication *publication, const char *data, const int32_t *offsets,
                        uint32_t count, bool may_exceed, uint32_t flags, int64_t timeout_ns, uint64_t *first_sqn);
 /* The steps of um_flight_send. The first gives the next numbers to messages and returns how many are within the limits,

@@ -100,7 +100,7 @@ def test_a_store_that_comes_back_gets_what_it_missed(tmp_path: Path, is_wiped: b
 
 
 def test_a_store_ends_soon_while_another_does_not_answer(tmp_path: Path) -> None:
-    """A peer that accepts connections and stays silent delays neither messages nor the end of the Store."""
+    """A peer that accepts connections and sends nothing delays neither messages nor the end of the Store."""
     with socket.create_server(("127.0.0.1", 0)) as silent, contextlib.ExitStack() as run:
         (port,) = free_ports(1)
         store = run.enter_context(running_store(tmp_path, port))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from umstack._core import ffi, lib
 from umstack.errors import OptionError
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from umstack.buffers import Buffer
 
 _RESULTS = 256
+_OFFSET_BYTES = 4
 
 
 class Packed:
@@ -31,6 +32,8 @@ class Packed:
     def __init__(self, data: Buffer, offsets: Buffer, message_max: int) -> None:
         self.data = ffi.from_buffer(data)
         """The data, for C."""
+        if memoryview(cast("bytes", offsets)).nbytes % _OFFSET_BYTES:
+            raise OptionError("the offsets are no 32-bit integers", hint='give array("i") or int32')
         self.offsets = ffi.from_buffer("int32_t[]", offsets)
         """The offsets, for C."""
         self.count = 0

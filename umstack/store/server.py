@@ -35,7 +35,7 @@ _TICK_NS = 20_000_000
 """Time between checks of the sources that wait until their sessions are joined."""
 _WRITE_ACKS_NS = 100_000_000
 _COPIES_NS = 1_000_000_000
-"""Time between looks for messages that other Stores may have. What is missing twice did not just arrive late."""
+"""Time between looks for messages that other Stores may have. A gap that is seen twice is not just a late message."""
 _LIFETIMES_NS = 5_000_000_000
 """Time between checks of the lifetimes of clients."""
 
@@ -183,7 +183,7 @@ class StoreServer:
         self._clients.write()
 
     def _copy(self) -> None:
-        """Stage what was copied from other Stores, and ask them for what is missing."""
+        """Stage what was copied from other Stores, and ask them for missing messages."""
         copies = self._copies
         while copies.found and self.side.copied(copies.found[0]):
             copies.found.popleft()

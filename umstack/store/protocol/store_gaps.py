@@ -60,7 +60,7 @@ class StoreGaps:
         self._marked: set[tuple[int, int]] = set()
         """Source number and sqn of markers that wait for a commit."""
         self.copied: set[int] = set()
-        """Sources of which other Stores are asked for what is missing: until they have answered, no gap is final."""
+        """Sources whose gaps are copied from other Stores: until they have answered, none is final."""
         self._seen: tuple[int, int, int] = (-1, -1, 0)
         """The last message of which the time of reception was read: source number, sqn, time."""
 

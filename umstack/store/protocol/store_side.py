@@ -444,7 +444,7 @@ class StoreSide:
                     yield MissingMessages(number, source.topic, source.session_id, source.peers, ranges)
 
     def copying(self, number: int) -> None:
-        """Other Stores are asked for what is missing of a source: until `copied_all`, none of it is lost."""
+        """Other Stores are asked for the missing messages of a source: until `copied_all`, none of them is lost."""
         self._gaps.copied.add(number)
 
     def copied_all(self, number: int) -> None:
