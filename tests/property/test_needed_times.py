@@ -161,6 +161,16 @@ def test_scenarios_divided_at_random(number: int, tmp_path: Path) -> None:
     assert_same_tables(parts, chance)
 
 
+def test_a_part_may_have_only_copies(tmp_path: Path) -> None:
+    """Copies of a mirror that are alone in a part are counted as copies, and as nothing else."""
+    made = scenarios()[list(SCENARIOS).index("mirror_of_two_ports")]
+    [rows, *_] = rows_of(made.written(tmp_path))
+    copied = rows.filter(rows["copy"])
+    facts = facts_of_packets(copied.combine_chunks().to_batches())
+    assert len(copied) == facts.remarks["packets"].sum() > 0
+    assert not len(facts.counts)
+
+
 def test_few_times_are_kept(tmp_path: Path) -> None:
     """Parts keep times in proportion to losses; a session that two points captured keeps all."""
     path = generate(tmp_path / "switch.pcap", 50_000, replace(GENERATED, sessions=1, loss=0.001)).path

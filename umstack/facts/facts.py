@@ -285,6 +285,8 @@ class Counter:
             pieces = self._of(window_ns)
             pieces.packets += len(rows)
             rows = _without_copies(pieces, rows)
+            if not len(rows):
+                continue
             messages = sent_messages(rows)
             _take_topics(pieces, topics(rows, messages))
             _take_runs(pieces, stream_messages(rows, messages))
