@@ -83,6 +83,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Mark the report of a test that ran out of time, in the process that runs it."""
     report = yield
     if call.excinfo is not None:
-        statement = str(call.excinfo.traceback[-1].statement)
+        try:
+            statement = str(call.excinfo.traceback[-1].statement)
+        except SyntaxError:  # the file of a compiled module, such as pyarrow's, is no Python
+            statement = ""
         report.ran_out_of_time = ran_out_of_time(call.excinfo.value, statement)
     return report

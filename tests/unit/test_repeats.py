@@ -51,6 +51,8 @@ WRONG = (
     "def test_fails():\n    assert 1 == 2\n",
     "def test_fails():\n    assert time.monotonic() - deadline < 0\n",
     "def test_fails():\n    raise ValueError\n",
+    # Its last frame is in a compiled file, which is no Python.
+    "def test_fails():\n    import pyarrow\n    pyarrow.array([1, 'a'])\n",
 )
 FINAL = {
     "a fixture": "@pytest.fixture\ndef broken():\n    raise TimeoutError\n\ndef test_fails(broken):\n    pass\n",
