@@ -30,6 +30,9 @@ _ATTACH = {"do": "attach", "low": VERSION_LOW, "high": VERSION_HIGH, "host": hos
 _MESSAGES = [
     {"do": "receive", "request": 1, "id": 1, "topic": "a", "options": {}},
     {"do": "receive", "request": 2, "id": 2, "topic": "b", "options": {"ordered_delivery": "0"}},
+    {"do": "receive", "request": 11, "id": 4, "topic": "a", "options": {}, "cut_off": True},
+    {"do": "nak_cutoff", "request": 12, "id": 1, "enabled": True},
+    {"do": "nak_cutoff", "request": 13, "id": 1, "enabled": False},
     {"do": "unconnected", "request": 10, "id": 1},
     {"do": "publish", "request": 3, "id": 3, "topic": "a", "options": {"transport": "lbtrm"}, **_LOG},
     {"do": "publish", "request": 4, "id": 4, "topic": "honest", "options": {}, **_LOG},
@@ -44,13 +47,20 @@ _MESSAGES = [
 class _Received:
     """A topic that the driver receives, without a network."""
 
-    def __init__(self, _context: Any, topic: str, options: Mapping[str, str], _announce: Any) -> None:
+    def __init__(
+        self, _context: Any, topic: str, options: Mapping[str, str], _announce: Any, _on_event: Any
+    ) -> None:
         encode_topic_name(topic)
         Config().receiver_options(**cast("Any", options))
         self.topic, self.key, self.is_closed = topic, key_of(topic, options), False
+        self.is_cut_off = False
 
     def start(self) -> None:
         """Receive nothing."""
+
+    def nak_cutoff(self, is_cut_off: bool) -> None:
+        """Note whether NAKs are sent."""
+        self.is_cut_off = is_cut_off
 
     def unconnected(self) -> int:
         """Return that the source accepts the driver."""
@@ -137,6 +147,9 @@ class _World:
             assert len(application.sources) <= _LIMIT
         self.driver._drop_gone()
         self.driver._finish_ending()
+        for topic in self.driver._topics.values():
+            wants = self.driver._receivers_of(topic)
+            assert topic.is_cut_off == all(number in one.cut_off for one, number in wants)
 
     @staticmethod
     def read(end: socket.socket) -> list[dict[str, Any]]:
