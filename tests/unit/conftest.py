@@ -15,11 +15,13 @@ from umstack import Context
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give `way` its values: those of the test's mark, or else of its module, or else two."""
-    chosen = [
-        name.strip()
-        for mark in metafunc.definition.iter_markers("parametrize")
-        for name in (mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0])
-    ]
+    chosen: set[str] = set()
+    for mark in metafunc.definition.iter_markers("parametrize"):
+        listed = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
+        names = {name.strip() for name in listed}
+        if "way" in names and mark.kwargs.get("indirect") is not True:
+            raise pytest.UsageError(f"{metafunc.definition.nodeid}: `way` is a fixture; rename the parameter")
+        chosen |= names
     if "way" in metafunc.fixturenames and "way" not in chosen:
         usual = getattr(metafunc.module, "USUAL_WAYS", ("alone", "attached"))
         metafunc.parametrize("way", usual, indirect=True, scope="module")

@@ -8,7 +8,7 @@ from umstack_xdp import Occupant
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "link_id", "way"),
+    ("name", "mode", "link_id", "removal"),
     [
         ("filter", "native", 7, "bpftool link show id 7 (as root) shows which process holds it"),
         ("filter", "native", None, "if nothing needs it any more: ip link set dev eth1 xdpdrv off"),
@@ -23,10 +23,10 @@ from umstack_xdp import Occupant
     ],
 )
 def test_the_way_to_free_the_interface_fits_how_it_was_attached(
-    name: str, mode: str, link_id: int | None, way: str
+    name: str, mode: str, link_id: int | None, removal: str
 ) -> None:
     """A link goes with its process, a netlink attachment has a command, libxdp's dispatcher is libxdp's to unload."""
-    assert Occupant(3, name, mode, link_id, 0, ()).removal("eth1") == way
+    assert Occupant(3, name, mode, link_id, 0, ()).removal("eth1") == removal
 
 
 def test_a_program_of_a_running_process_is_not_taken_down() -> None:
