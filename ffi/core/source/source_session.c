@@ -100,6 +100,7 @@ void um_source_session_init(um_source_session *session, void *memory, const um_s
                           config->sm_minimum_interval_ns, config->sm_floor_ns, now_ns);
     session->sm_interval_ns = um_source_timing_first_sm_ns(&session->timing);
     session->last_sent_ns = now_ns;
+    atomic_init(&session->batch_started_ns, now_ns); /* from 0, the first message would be overdue (tick_batch) */
     session->last_sm_ns = INT64_MIN / 2;
     session->answer_due_ns = UM_NEVER_NS;
     session->flow_expiry_ns = session->report_waits_ns = session->tsni_waits_ns = session->tsni_due_ns =
