@@ -1,12 +1,10 @@
 #include "store/staging.h"
 
-#include "core/wire/lbmc.h"
+#include "core/delivery/message_queue.h"
 #include "os/memory.h"
 
 /* The source number of a filler: the rest of the ring is unused. */
 #define FILLER UINT32_MAX
-/* Of flags: kinds of rows that are events (um_row_kind). */
-#define ROW_KIND_MASK 0xf00
 
 struct um_staging {
     uint8_t *ring;
@@ -102,8 +100,9 @@ int64_t um_staging_append_rows(um_staging *staging, const um_received_rows *rows
         return -EINVAL;
     uint32_t at = first;
     for (; at < rows->count; at++, sqn++) {
-        if (rows->flags[at] & (ROW_KIND_MASK | UM_MESSAGE_FRAGMENT) || rows->sources[at] != rows->sources[first] ||
-            rows->sqns[at] != (uint32_t)sqn)
+        uint16_t flags = rows->flags[at];
+        if (um_row_kind_of(flags) != UM_ROW_MESSAGE || flags & UM_MESSAGE_FRAGMENT ||
+            rows->sources[at] != rows->sources[first] || rows->sqns[at] != (uint32_t)sqn)
             break;
         uint32_t payload_bytes = (uint32_t)(rows->offsets[at + 1] - rows->offsets[at]);
         uint32_t message_bytes = UM_LBMC_HEADER_BYTES + payload_bytes;

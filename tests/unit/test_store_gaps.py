@@ -12,7 +12,7 @@ from umstack.persistence.reader_side import ReaderSide, RecoveredMessage
 from umstack.persistence.receiver_side import ReceiverSide
 from umstack.persistence.replay_start import ReplayStart
 from umstack.persistence.source_side import FIRST_SQN_NAME, TRANSPORT_NAME, SourceSide
-from umstack.store.protocol import CopiedMessage, StoreSide
+from umstack.store.protocol import StoreSide
 from umstack.store.protocol.store_gaps import AWAY_NS, REPAIR_NS, StoreGaps
 from umstack.store.protocol.store_receivers import first_since
 from umstack.store.repository import ClientState, Repository, RepositorySettings, StoredMessage
@@ -391,8 +391,8 @@ def test_only_lasting_gaps_below_the_oldest_message_of_the_source_are_copied() -
     assert store.gaps().missing(number) == [(2, 3), (10, 11)]
     store.side.repository.release({number: 4})
     assert store.gaps().missing(number) == [(10, 11)]
-    assert store.side.copied(CopiedMessage(number, 7, 10, b"10"))
-    assert store.side.copied(CopiedMessage(number, 8, 11, b"of another session"))
+    assert store.side.copied(number, RecoveredMessage(1, 7, 10, b"10"))
+    assert store.side.copied(number, RecoveredMessage(1, 8, 11, b"of another session"))
     store.commit()
     assert store.gaps().missing(number) == [(11, 11)]
 
@@ -413,7 +413,7 @@ def test_nothing_is_marked_lost_while_other_stores_are_asked() -> None:
     store.gaps().lost_until(number, 2, ranges, 0)
     store.commit()
     assert store.side.repository.ranges(number) == [(0, 3)]
-    assert store.side.copied(CopiedMessage(number, 7, 2, b"2"))
+    assert store.side.copied(number, RecoveredMessage(1, 7, 2, b"2"))
     assert store.side.counters["late"] == 1
 
 
@@ -421,7 +421,7 @@ def test_a_copied_message_of_a_former_life_is_the_newest_of_an_empty_store() -> 
     """UP-83: the first number of the current life is not, so the source may use it."""
     store = OneStore(first_sqn=5)
     number = store.side.repository.state.sources()[0].number
-    assert store.side.copied(CopiedMessage(number, 7, 2, b"2"))
+    assert store.side.copied(number, RecoveredMessage(1, 7, 2, b"2"))
     assert store.side._newest_of(number) == 2
     store.commit()
     assert store.side.newest_sqns() == {number: 2}

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from umstack._core import lib
 from umstack.batch import Batch
 from umstack.persistence.messages import encode_data
 from umstack.store.protocol import StoreSide
 from umstack.store.repository import ReceivedRows
-
-_FRAGMENT_FLAG = 4
-_KIND_MASK = 0xF00
-"""Of flags: kinds of rows that are events."""
 
 
 class Intake:
@@ -69,9 +66,9 @@ class Intake:
     def _keep_some(self, rows: ReceivedRows, at: int) -> int:
         """Stage messages from a row on, or leave out an event or a fragment. Returns how many rows; 0: no space now."""
         flags = rows.flags[at]
-        if flags & _KIND_MASK:
+        if lib.um_row_kind_of(flags) != lib.UM_ROW_MESSAGE:
             return 1  # the source of an event may be no transport session
-        if flags & _FRAGMENT_FLAG:
+        if flags & lib.UM_MESSAGE_FRAGMENT:
             self.refused_fragments += 1
             return 1
         transport, topic_index = self._session(rows.sources[at])

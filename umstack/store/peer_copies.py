@@ -13,7 +13,7 @@ from umstack.persistence.reader_side import LostRange, RecoveredMessage
 from umstack.persistence.session_ids import temporary_session_id
 from umstack.persistence.store_replay import StoreReplay
 from umstack.repeated_records import RepeatedRecords
-from umstack.store.protocol import CopiedMessage, MissingMessages
+from umstack.store.protocol import MissingMessages
 from umstack.store.wire import TopicKeys
 
 _SPACE = 1 << 32
@@ -29,7 +29,7 @@ _WAITING_MAX = 4096
 
 
 class PeerCopies:
-    """Asks the other Stores of sources for messages. One reader of `take` and `request`.
+    """Asks the other Stores of sources for messages. One thread requests and takes.
 
     Args:
         keys: The keys in use.
@@ -45,11 +45,11 @@ class PeerCopies:
         """By source that is being copied, or was: when it may be next."""
         self._pause_ns: dict[int, int] = {}
         """By source: the pause after an attempt that copies nothing."""
-        self.found: deque[CopiedMessage] = deque()
-        """Copied messages, for the thread of the Store to take."""
+        self.found: deque[tuple[int, RecoveredMessage]] = deque()
+        """Copied messages with the numbers of their sources, for the thread of the Store, which calls `taken`."""
         self.ended: deque[int] = deque()
         """Sources of which an attempt has ended, for that thread to take, too."""
-        self._has_space = threading.Event()
+        self._space = threading.Semaphore(_WAITING_MAX)
         self._is_stopping = False
         self._replay: StoreReplay | None = None
         self._thread = threading.Thread(target=self._run, name="umstack-store-copies", daemon=True)
@@ -62,7 +62,7 @@ class PeerCopies:
         """End the thread; what it has not copied is copied after the next start."""
         self._is_stopping = True
         self._wanted.put(None)
-        self._has_space.set()
+        self._space.release()
         replay = self._replay
         if replay is not None:
             replay.stop_after(0)
@@ -76,10 +76,10 @@ class PeerCopies:
         self._wanted.put(missing)
         return True
 
-    def note_space(self) -> None:
-        """The Store has taken messages from `found`."""
-        if len(self.found) < _WAITING_MAX:
-            self._has_space.set()
+    def taken(self) -> None:
+        """The Store has staged the first message of `found`."""
+        self.found.popleft()
+        self._space.release()
 
     def _run(self) -> None:
         while (wanted := self._wanted.get()) is not None and not self._is_stopping:
@@ -121,17 +121,11 @@ class PeerCopies:
                     return count
                 if isinstance(item, RecoveredMessage) and item.source_session_id == wanted.session_id:
                     count += 1
-                    self._put(CopiedMessage(wanted.source, wanted.session_id, item.sqn, item.data))
+                    self._space.acquire()
+                    self.found.append((wanted.source, item))
+                    if len(self.found) == 1:
+                        self._wake()
         return count
-
-    def _put(self, message: CopiedMessage) -> None:
-        self.found.append(message)
-        if len(self.found) == 1:
-            self._wake()
-        while len(self.found) >= _WAITING_MAX and not self._is_stopping:
-            self._has_space.clear()
-            if len(self.found) >= _WAITING_MAX:
-                self._has_space.wait()
 
 
 __all__ = ["PeerCopies"]

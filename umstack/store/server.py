@@ -185,9 +185,8 @@ class StoreServer:
     def _copy(self) -> None:
         """Stage what was copied from other Stores, and ask them for missing messages."""
         copies = self._copies
-        while copies.found and self.side.copied(copies.found[0]):
-            copies.found.popleft()
-            copies.note_space()
+        while copies.found and self.side.copied(*copies.found[0]):
+            copies.taken()
         while copies.ended and not copies.found:
             self.side.copied_all(copies.ended.popleft())
         now_ns = time.monotonic_ns()

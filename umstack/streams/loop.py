@@ -40,7 +40,7 @@ class StreamLoop(Closing):
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._work: list[Callable[[int], int | None]] = []
         self._lock = threading.Lock()
-        self._selector: selectors.BaseSelector | None = None
+        self._selector: selectors.DefaultSelector | None = None
         self._thread: threading.Thread | None = None
         self._wake_fd = -1
         self._is_closed = False
@@ -65,7 +65,7 @@ class StreamLoop(Closing):
     def fileno(self) -> int | None:
         """Return a descriptor that is readable while the loop has something to do; None: it is not open."""
         selector = self._selector
-        return None if selector is None else selector.fileno()  # type: ignore[attr-defined]
+        return None if selector is None else selector.fileno()
 
     @property
     def due_ns(self) -> int | None:

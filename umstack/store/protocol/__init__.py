@@ -23,7 +23,7 @@ A reader registers without a transport session first and gets the list of source
                                         <- Registration(source)
 """
 
-from umstack.store.protocol.store_connections import CopiedMessage, MissingMessages, StoreLimits
+from umstack.store.protocol.store_connections import MissingMessages, StoreLimits
 from umstack.store.protocol.store_side import StoreSide
 
-__all__ = ["CopiedMessage", "MissingMessages", "StoreLimits", "StoreSide"]
+__all__ = ["MissingMessages", "StoreLimits", "StoreSide"]

@@ -78,17 +78,6 @@ class MissingMessages(NamedTuple):
     """First and last number of each gap."""
 
 
-class CopiedMessage(NamedTuple):
-    """A message from another Store."""
-
-    source: int
-    """Number of the source."""
-    session_id: int
-    sqn: int
-    """32 bits."""
-    payload: bytes
-
-
 class Outbox:
     """Queues messages for the clients of a Store, and counts."""
 

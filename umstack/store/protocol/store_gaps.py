@@ -111,17 +111,22 @@ class StoreGaps:
 
     def missing(self, number: int) -> SqnRanges:
         """Return the messages that only another Store can have: this one misses them, and the source dropped them."""
-        life, state = self._lives.get(number), self._repository.state.source(number)
-        if life is None or state is None:
+        life = self._lives.get(number)
+        if life is None:
             return []
-        missing: SqnRanges = []
-        sqn = max(state.low_sqn, life.oldest_sqn - _COPIED_SQNS, 0)
+        gaps: SqnRanges = []
+        sqn = max(life.oldest_sqn - _COPIED_SQNS, 0)
         for first, last in (*self._repository.ranges(number), (life.oldest_sqn, life.oldest_sqn)):
             end = min(first, life.oldest_sqn)
             if sqn < end and (number, sqn) not in self._staged and (number, end - 1) not in self._staged:
-                missing.append((sqn, end - 1))
+                gaps.append((sqn, end - 1))
             sqn = max(sqn, last + 1)
-        return missing[:_COPIED_RANGES]
+        state = self._repository.state.source(number) if gaps else None  # a query of the database
+        if state is None:
+            return []
+        return [(max(first, state.low_sqn), last) for first, last in gaps if last >= state.low_sqn][
+            :_COPIED_RANGES
+        ]
 
     def lost_until(self, number: int, sqn: int, ranges: SqnRanges, begin: int) -> int:
         """Return the end of the lost messages that begin with a missing one; `sqn` itself if it is expected.

@@ -254,11 +254,9 @@ class StoreReceivers:
         if count == wanted.count:
             one.requests.popleft()
         else:
-            wanted.sqn, wanted.index, wanted.count = (
-                wanted.sqn + count,
-                wanted.index + count,
-                wanted.count - count,
-            )
+            wanted.sqn += count
+            wanted.index += count
+            wanted.count -= count
 
     def _answer_missing(self, one: StoreConnection, source: int, missing: list[tuple[int, int]]) -> None:
         """Report the next number that is held or expected; it is the requested one if that may still arrive."""

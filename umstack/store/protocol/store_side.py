@@ -11,15 +11,10 @@ from dataclasses import dataclass
 from umstack._engine.endpoint import Endpoint
 from umstack.errors import ResourceLimit
 from umstack.persistence.messages import DATA_HEADER_BYTES, data_of, encode_data, extended
+from umstack.persistence.reader_side import RecoveredMessage
 from umstack.persistence.source_side import FIRST_SQN_NAME, TRANSPORT_NAME
 from umstack.store.protocol.staged_numbers import StagedNumbers
-from umstack.store.protocol.store_connections import (
-    CopiedMessage,
-    MissingMessages,
-    Outbox,
-    StoreConnection,
-    StoreLimits,
-)
+from umstack.store.protocol.store_connections import MissingMessages, Outbox, StoreConnection, StoreLimits
 from umstack.store.protocol.store_gaps import StoreGaps
 from umstack.store.protocol.store_receivers import StoreReceivers, newest_of
 from umstack.store.repository import (
@@ -451,14 +446,12 @@ class StoreSide:
         """The other Stores have answered."""
         self._gaps.copied.discard(number)
 
-    def copied(self, message: CopiedMessage) -> bool:
-        """A message of another Store arrived. Returns false if the staging ring is full: commit first."""
-        source = self._sources.get(message.source)
-        if source is None or source.session_id != message.session_id:
+    def copied(self, number: int, message: RecoveredMessage) -> bool:
+        """A message of a source came from another Store. Returns false if the staging ring is full: commit first."""
+        source = self._sources.get(number)
+        if source is None or source.session_id != message.source_session_id:
             return True  # the source has left meanwhile
-        is_kept = self._keep(
-            message.source, encode_data(source.topic_index, message.sqn, message.payload), None
-        )
+        is_kept = self._keep(number, encode_data(source.topic_index, message.sqn, message.data), None)
         self._outbox.counters["copied"] += is_kept
         return is_kept
 
