@@ -131,3 +131,21 @@ def test_attempts_without_a_result_become_rare() -> None:
         now_ns = due_ns
     copies.stop()
     assert pauses == [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]
+
+
+def test_copies_that_wait_for_space_do_not_delay_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing more is read than may wait, and stop() does not wait for space."""
+    monkeypatch.setattr("umstack.store.peer_copies._WAITING_MAX", 3)
+    with running_store(tmp_path) as store, publishing([store.endpoint.port]) as source:
+        send(source, 0, 20)
+        copies = PeerCopies(NO_KEYS, lambda: None)
+        copies.start()
+        assert copies.request(MissingMessages(0, "orders", 7, (store.endpoint,), ((0, 19),)), 0)
+        wait_for(lambda: len(copies.found) == 3)
+        copies.taken()
+        wait_for(lambda: len(copies.found) == 3)
+        assert [message.sqn for _, message in copies.found] == [1, 2, 3]
+        copies.stop()
+        assert len(copies.found) < 20
