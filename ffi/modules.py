@@ -72,6 +72,7 @@ CORE = Module(
         Header("core/wire/lbtrm.h", names=("UM_LBTRM_DATA_BYTES",)),
         Header("core/wire/lbmc.h", names=(
             "UM_MESSAGE_FRAGMENT", "UM_MESSAGE_HOT_FAILOVER", "UM_MESSAGE_OTR", "UM_MESSAGE_REQUEST",
+            "UM_LBMC_OPTION_DATA", "UM_LBMC_OPTION_FRAGMENT", "UM_LBMC_OPTION_CHAIN", "UM_LBMC_FRAGMENT_BYTES",
             "UM_MESSAGE_PROPERTIES", "UM_MESSAGE_RETRANSMIT", "um_request", "um_lbmc_hot_failover", "um_lbmc_extras",
         )),
         Header("core/wire/message_properties.h"),

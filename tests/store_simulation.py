@@ -12,12 +12,13 @@ import sys
 from collections import deque
 from dataclasses import dataclass, field
 
+from tests.data_messages import encode_data
 from tests.flights import put_in_flight
 from tests.simulated_disk import PowerFailure, SimulatedDisk, pull_the_plug
 from umstack._engine.endpoint import Endpoint
 from umstack.persistence.events import MessageStable, NotStable, Registered, RegistrationRefused
-from umstack.persistence.messages import encode_data, extended
-from umstack.persistence.reader_side import LostRange, ReaderSide, RecoveredMessage
+from umstack.persistence.messages import extended
+from umstack.persistence.reader_side import LostRange, ReaderSide, ReadMessage
 from umstack.persistence.source_side import SourceLimits, SourceSide, StabilityRule
 from umstack.store.protocol import StoreSide
 from umstack.store.repository import ClientState, Repository, RepositorySettings
@@ -36,6 +37,7 @@ TOPIC, TOPIC_INDEX = "orders", 7
 SOURCE_SESSION = 70
 _STORES = 3
 _FLIGHT = 40
+_FRAGMENT_BYTES = 24
 _SPACE = 1 << 32
 _SETTINGS = RepositorySettings(segment_bytes=1 << 18, staging_bytes=1 << 19, commit_bytes=1 << 18)
 _SETTLED_STEPS_MAXIMUM = 5_000
@@ -164,6 +166,7 @@ class Simulation:
         endpoints = tuple(Endpoint(f"10.0.0.{number + 1}", 14567) for number in range(_STORES))
         limits = SourceLimits(flight_messages=_FLIGHT, lifetime_ns=3600_000 * MS)
         self.source = SourceSide(TOPIC, SOURCE_SESSION, endpoints, self.rule, limits)
+        self.source.flight.split(_FRAGMENT_BYTES)
         self.is_attached = False
 
     def _stop_source(self) -> None:
@@ -304,16 +307,26 @@ class Simulation:
             self.is_attached = True
             source.attach(f"session {self.life}", TOPIC_INDEX, self.now_ns)
         for _ in range(self.random.randrange(6) if self.has_faults else 0):
-            sqn = self._true(source.flight.next_sqn)
-            payload = b"%d/%d" % (self.life, sqn) * (1 + sqn % 3)
-            if not self.is_attached or not put_in_flight(source, payload, self.now_ns):
+            first = self._true(source.flight.next_sqn)
+            parts = [
+                (b"%d/%d " % (self.life, first + at)).ljust(_FRAGMENT_BYTES)
+                for at in range(self.random.choice((1, 1, 3)))
+            ]
+            parts[-1] = parts[-1].rstrip()
+            payload, properties_bytes = b"".join(parts), self.random.choice((0, 0, 5))
+            if not self.is_attached or not put_in_flight(source, payload, self.now_ns, properties_bytes):
                 return
-            message = encode_data(TOPIC_INDEX, sqn, payload)
-            self.highest = max(self.highest, sqn)
-            self.sent[sqn] = message
-            for store in range(_STORES):
-                if self.random.random() > 0.1:
-                    self.multicast.append((f"session {self.life}", message, store))
+            for at, part in enumerate(parts):
+                place = (first % _SPACE, at * _FRAGMENT_BYTES, len(payload)) if len(parts) > 1 else None
+                sqn = first + at
+                message = encode_data(
+                    TOPIC_INDEX, sqn, part, fragment=place, properties_bytes=properties_bytes
+                )
+                self.highest = max(self.highest, sqn)
+                self.sent[sqn] = message
+                for store in range(_STORES):
+                    if self.random.random() > 0.1:
+                        self.multicast.append((f"session {self.life}", message, store))
 
     def _true(self, sqn: int) -> int:
         """The number since the first message of the run; parties that restart know its lower 32 bits only."""
@@ -379,7 +392,7 @@ class Simulation:
             if self.reader_next is not None and sqn < self.reader_next:
                 raise Failed(f"message {sqn} was read after {self.reader_next - 1}")
             self.reader_next = sqn + 1
-            self._check_content(sqn, message.data)
+            self._check_content(sqn, message.stored.encoded)
             self.read_count += 1
             host.read.setdefault(reader.session_id, set()).add(sqn)
             if self.random.random() < 0.5:
@@ -390,11 +403,11 @@ class Simulation:
         if reader.is_complete:
             self._end_reader()
 
-    def _check_content(self, sqn: int, payload: bytes) -> None:
+    def _check_content(self, sqn: int, message: bytes) -> None:
         known = self.stable.get(sqn)
-        if known is not None and known[12:] != payload:
-            raise Failed(f"stable message {sqn} has the content {payload!r} instead of {known[12:]!r}")
-        if b"forged" in payload:
+        if known is not None and known[1:] != message[1:]:  # but for the type
+            raise Failed(f"stable message {sqn} is {message!r} instead of {known!r}")
+        if b"forged" in message:
             raise Failed(f"forged message {sqn}")
 
     def _check_read(self, host: StoreHost, sqn: int) -> None:
@@ -438,7 +451,7 @@ class Simulation:
                 for first, last in host.side.repository.ranges(state.number):
                     for stored in host.side.repository.read(state.number, first, last, 1 << 30):
                         if not stored.lost_count:
-                            self._check_content(stored.sqn, stored.message[12:])
+                            self._check_content(stored.sqn, stored.message)
                             self._check_read(host, stored.sqn)
                             held.add(stored.sqn)
         if missing := sorted(self.stable.keys() - held):
@@ -454,7 +467,7 @@ class Simulation:
         count = 0
         while True:
             for message in reader.take():
-                if isinstance(message, RecoveredMessage):
+                if isinstance(message, ReadMessage):
                     reader.acknowledge({message.source_session_id: message.sqn + 1})
                     count += 1
             for data in split(reader.take_output()):

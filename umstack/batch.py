@@ -212,6 +212,16 @@ class Batch:
         """Arrival times, nanoseconds since 1970: a view of signed 64-bit integers, format "q"."""
         return self._view(self._block.received_ns + self._first, 8 * self._count, "q")
 
+    def _columns_of_parts(self) -> tuple[Any, Any, Any, Any]:
+        """Pointers to first numbers, offsets and lengths of fragments, and properties, for internal use: no copies."""
+        block, first = self._block, self._first
+        return (
+            block.first_sequence_numbers + first,
+            block.fragment_offsets + first,
+            block.message_lengths + first,
+            block.properties + first,
+        )
+
     @property
     def sent_ns(self) -> memoryview:
         """Send times by the publishers' clocks, nanoseconds since 1970, 0 if unknown: a view of signed 64-bit integers,

@@ -356,7 +356,7 @@ class Context(AsyncClosing):
             with self._core.lifecycle:
                 self._core.check_open()
                 return self._make_source(
-                    topic, config.source_options(**named), topic_options, is_unsplit=True
+                    topic, config.source_options(**named), topic_options, has_fixed_fragments=True
                 )
 
         source = PersistentSource(
@@ -376,7 +376,7 @@ class Context(AsyncClosing):
         topic: str,
         chosen: SourceOptions,
         topic_options: tuple[WireOption, ...] = (),
-        is_unsplit: bool = False,
+        has_fixed_fragments: bool = False,
     ) -> Source:
         if self._driver is not None and chosen.transport != "lbtipc":  # LBT-IPC is in memory already
             from umstack.attached import AttachedSource
@@ -404,7 +404,7 @@ class Context(AsyncClosing):
                 self._next_topic_index,
                 chosen,
                 self._requests,
-                is_unsplit,
+                has_fixed_fragments,
             )
         except BaseException:
             self._engine.sessions.release(session)

@@ -12,7 +12,7 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from types import TracebackType
@@ -30,6 +30,7 @@ from umstack.errors import (
     UmError,
     WouldBlock,
 )
+from umstack.message_properties import PropertyValue, encoded
 from umstack.persistence.advertised import store_endpoint, store_topic_options
 from umstack.persistence.events import RegistrationRefused, SourceEvent
 from umstack.persistence.flight import Packed
@@ -67,9 +68,8 @@ class PersistentSource:
 
     Attributes:
         topic: Name of the topic.
-        message_maximum_bytes: Length of the longest message: it must fit one datagram of the interface's size when the
-            source was made, and of its session's. It stays the same if the path carries less later: such a message is
-            then sent in pieces.
+        message_maximum_bytes: Length of the longest message, with its properties: the fragments of a message must be
+            within `ume_flight_size`.
         first_sequence_number: Number of the first message, by consensus of the Stores. A restarted source continues
             the numbering: it gives the messages that its Stores do not have their former numbers again.
 
@@ -94,9 +94,9 @@ class PersistentSource:
     ) -> None:
         """Register at the Stores; called by Context.source().
 
-        `make_source` opens the source of the context, from the number of its first message and its topic options. A
-        message that fits one datagram now is never split. With keys for the topic, the connections to the Stores have
-        tags.
+        `make_source` opens the source of the context, from the number of its first message and its topic options. Its
+        fragments have a fixed length, that of a datagram now: the numbers of messages do not depend on the path. With
+        keys for the topic, the connections to the Stores have tags.
         """
         if not 0 < len(stores) <= STORES_MAXIMUM:
             raise InvalidArgument(
@@ -110,7 +110,7 @@ class PersistentSource:
         self._side = SourceSide(topic, session_id_of(session_id), endpoints, rule, _limits_of(options))
         self._flight = self._side.flight.handle
         self._one, self._sqn = ffi.new("int32_t[2]"), ffi.new("uint64_t *")
-        """Offsets of a single message, and the number of the first one sent, for the thread whose turn it is."""
+        """Offsets of a single message, and the number of the last one sent, for the thread whose turn it is."""
         self._sending = threading.Lock()
         """Held while a message gets its number and is sent, so that numbers are sent in order."""
         self._changed = threading.Condition()
@@ -141,10 +141,12 @@ class PersistentSource:
         except BaseException:
             self._end_thread()
             raise
+        fragment_bytes = self._source._publication.fragment_bytes
         self.message_maximum_bytes = min(
-            self._source.message_maximum_bytes, self._source._publication.unsplit_bytes
+            self._source.message_maximum_bytes, options.ume_flight_size * fragment_bytes
         )
         """Length of the longest message, which never changes."""
+        self._side.flight.split(fragment_bytes)
         with self._changed:
             self._side.attach(self._source.transport, self._source.topic_index, time.monotonic_ns())
         self._wake()
@@ -175,69 +177,110 @@ class PersistentSource:
 
     # Sending
 
-    def send(self, data: Buffer, flush: bool = False, *, timeout: float | None = None) -> int:
+    def send(
+        self,
+        data: Buffer,
+        flush: bool = False,
+        *,
+        timeout: float | None = None,
+        properties: Mapping[str, PropertyValue] | None = None,
+    ) -> int:
         """Send a message, after waiting for space in flight. Any thread.
 
         Args:
-            data: Any contiguous buffer of at most `message_maximum_bytes` bytes.
+            data: Any contiguous buffer of bytes; with the properties at most `message_maximum_bytes`.
             flush: Send it and every message held before it at once, instead of with the next datagram.
             timeout: Maximum wait in seconds, for space in flight and for the transport together; None: no timeout.
+            properties: Properties by name, typed as in MessageProperties.
 
         Returns:
-            The number of the message.
+            The number of the message; of a long one, that of its last fragment.
 
         Raises:
             BackPressured: The timeout ended: too many messages are not stable, too few Stores are registered, or the
                 transport is busy.
-            MessageTooLong: The message does not fit one datagram.
+            InvalidArgument: The properties cannot be sent.
+            MessageTooLong: The message is longer than `message_maximum_bytes`.
             Closed: The source is closed.
 
         Example:
             ```python
             def publish(source):
-                return source.send(b"first", flush=True, timeout=1)
+                return source.send(b"first", flush=True, timeout=1, properties={"urgent": True})
             ```
         """
         payload = bytes(data)
+        properties_bytes = 0
+        if properties:
+            block = encoded(properties)
+            payload, properties_bytes = payload + block, len(block)
         if len(payload) > self.message_maximum_bytes:
             raise self._too_long(len(payload))
         if timeout is None and self._sending.acquire(blocking=False):
             # The path of nearly every send, kept minimal.
             try:
                 self._one[1] = len(payload)
-                if self._try(payload, self._one, 1, False, _FLUSH if flush else 0, SLICE_NS) == 1:
+                flags = _FLUSH if flush else 0
+                if self._try(payload, self._one, 1, properties_bytes, False, flags, SLICE_NS) == 1:
                     return int(self._sqn[0])
             finally:
                 self._sending.release()
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._turn(deadline):
             self._one[1] = len(payload)
-            self._send_some(payload, self._one, 1, flush, deadline)
+            self._send_some(payload, self._one, 1, properties_bytes, flush, deadline)
             return int(self._sqn[0])
 
-    def _try(self, data: Any, offsets: Any, count: int, may_exceed: bool, flags: int, wait_ns: int) -> int:
+    def _try(
+        self,
+        data: Any,
+        offsets: Any,
+        count: int,
+        properties_bytes: int,
+        may_exceed: bool,
+        flags: int,
+        wait_ns: int,
+    ) -> int:
         """Call um_flight_send, on this thread's turn."""
-        handle = self._source._handle
-        result: int = _send(self._flight, handle, data, offsets, count, may_exceed, flags, wait_ns, self._sqn)
+        handle, sqn = self._source._handle, self._sqn
+        result: int = _send(
+            self._flight, handle, data, offsets, count, properties_bytes, may_exceed, flags, wait_ns, sqn
+        )
         return result
 
-    def _send_some(self, data: Any, offsets: Any, count: int, flush: bool, deadline: float | None) -> int:
+    def _send_some(
+        self,
+        data: Any,
+        offsets: Any,
+        count: int,
+        properties_bytes: int,
+        flush: bool,
+        deadline: float | None,
+    ) -> int:
         """Send as many messages as there is space for in flight, at least one, and return how many."""
-        may_exceed = False
+        may_exceed, flags = False, _FLUSH if flush else 0
         while True:
             sent = self._source._retry(
-                partial(self._attempt, data, offsets, count, may_exceed, _FLUSH if flush else 0),
+                partial(self._attempt, data, offsets, count, properties_bytes, may_exceed, flags),
                 _remaining(deadline),
                 "sending",
             )
             if sent:
                 return sent
-            may_exceed = self._await_space(offsets[1] - offsets[0], deadline)
+            may_exceed = self._await_space(offsets[1] - offsets[0], properties_bytes, deadline)
 
     def _attempt(
-        self, data: Any, offsets: Any, count: int, may_exceed: bool, flags: int, wait_ns: int, more: int
+        self,
+        data: Any,
+        offsets: Any,
+        count: int,
+        properties_bytes: int,
+        may_exceed: bool,
+        flags: int,
+        wait_ns: int,
+        more: int,
     ) -> int:
-        sent = self._try(data, offsets, count, may_exceed, flags | more, wait_ns)
+        sent = self._try(data, offsets, count, properties_bytes, may_exceed, flags | more, wait_ns)
         if sent == -errno.EPROTO:
             raise UmError(
                 f"the transport numbers the messages of {self.topic!r} differently",
@@ -259,16 +302,16 @@ class PersistentSource:
     def _too_long(self, byte_count: int) -> MessageTooLong:
         return MessageTooLong(
             f"a persistent message of {byte_count} bytes is longer than {self.message_maximum_bytes}",
-            hint="send several messages",
+            hint="send several messages, or raise ume_flight_size",
         )
 
-    def _await_space(self, byte_count: int, deadline: float | None) -> bool:
+    def _await_space(self, byte_count: int, properties_bytes: int, deadline: float | None) -> bool:
         """Wait until a message may be sent. Returns true if it may exceed the limits of messages in flight."""
         self._source.flush()  # held messages would not become stable
         side = self._side
         with self._changed:
             while not self._is_closed:
-                if side.flight.has_space(byte_count):
+                if side.flight.has_space(byte_count, properties_bytes):
                     return False
                 if side.has_quorum:
                     side.note_full()
@@ -344,9 +387,8 @@ class PersistentSource:
                 while done < packed.count:
                     part = packed.offsets + done
                     is_last = packed.longer_bytes is None
-                    done += self._send_some(
-                        packed.data, part, packed.count - done, flush and is_last, deadline
-                    )
+                    left = packed.count - done
+                    done += self._send_some(packed.data, part, left, 0, flush and is_last, deadline)
         except WouldBlock:
             if not done:
                 raise

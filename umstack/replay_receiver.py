@@ -9,11 +9,12 @@ from datetime import datetime
 
 from umstack.config import ReceiverOptions
 from umstack.errors import Closed, NotConnected, OptionError
-from umstack.events import BurstLoss, Event, Message
+from umstack.events import PROPERTIES_FLAG, BurstLoss, Event, Message, MessageWithProperties
+from umstack.persistence.assembly import Item
 from umstack.persistence.reader_side import LostRange
 from umstack.persistence.replay_start import ReplayStart, replay_start
 from umstack.persistence.session_ids import session_id_of, temporary_session_id
-from umstack.persistence.store_replay import Item, StoreAddress, StoreReplay
+from umstack.persistence.store_replay import StoreAddress, StoreReplay
 from umstack.receiver import Receiver
 from umstack.store.wire import TopicKeys
 from umstack_xdp.closing import Closing
@@ -21,6 +22,8 @@ from umstack_xdp.closing import Closing
 _log = logging.getLogger(__name__)
 FROM_BEFORE = 8
 """Flag of messages from before the receiver joined (UM-140)."""
+FRAGMENT_FLAG = 4
+"""Flag of messages that were fragmented."""
 
 
 def event_of(topic: str, item: Item) -> Message | BurstLoss:
@@ -28,17 +31,24 @@ def event_of(topic: str, item: Item) -> Message | BurstLoss:
     source = f"STORE:{item.source_session_id:#x}"
     if isinstance(item, LostRange):
         return BurstLoss(topic, source, item.first_sqn, item.last_sqn)
-    return Message(
+    kind = MessageWithProperties if item.properties else Message
+    is_fragmented = item.first_sqn != item.sqn
+    message = kind(
         data=item.data,
         topic=topic,
         source=source,
         sequence_number=item.sqn,
-        first_sequence_number=item.sqn,
+        first_sequence_number=item.first_sqn,
         received_ns=time.time_ns(),
-        flags=FROM_BEFORE,
+        flags=FROM_BEFORE
+        | (FRAGMENT_FLAG if is_fragmented else 0)
+        | (PROPERTIES_FLAG if item.properties else 0),
         fragment_offset=0,
         message_length=len(item.data),
     )
+    if isinstance(message, MessageWithProperties):
+        message._properties = item.properties
+    return message
 
 
 class ReplayReceiver(Closing):

@@ -115,11 +115,11 @@ class Source(AsyncClosing):
         topic_index: int,
         options: SourceOptions,
         requests: RequestService,
-        is_unsplit: bool = False,
+        has_fixed_fragments: bool = False,
     ) -> None:
         """Open the source on a session; called by Context.source().
 
-        With `is_unsplit`, a message that fits one datagram now is never split, whatever the path carries later.
+        With `has_fixed_fragments`, they have the length that one datagram carries now, whatever the path carries later.
         """
         self._requests = requests
         self.topic = topic
@@ -134,7 +134,9 @@ class Source(AsyncClosing):
         self._resolver = resolver
         self._events_read = 0
         self._recovery: RecoveryService | None = None
-        self._publication = Publication(engine.core, session, topic, topic_index, options, is_unsplit)
+        self._publication = Publication(
+            engine.core, session, topic, topic_index, options, has_fixed_fragments
+        )
         self._handle = self._publication.handle
         engine.registry.add(self, self._publication)
 

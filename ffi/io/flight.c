@@ -14,8 +14,8 @@ enum {
 };
 
 typedef struct flight_message {
-    uint8_t *payload; /* NULL: no message */
-    uint32_t payload_bytes;
+    uint8_t *encoded; /* NULL: no message */
+    uint32_t encoded_bytes;
     uint64_t acknowledged;
     uint64_t lost;
     int64_t sent_ns;
@@ -31,6 +31,7 @@ typedef struct flight_page {
 struct um_flight {
     um_lock lock;
     uint64_t next_sqn;
+    uint32_t fragment_bytes; /* 0: no message is split */
     uint64_t messages_max;
     uint64_t bytes_max;
     flight_page **pages; /* page n is at n % capacity; NULL: without messages */
@@ -68,16 +69,11 @@ void um_flight_free(um_flight *flight)
     for (uint64_t at = flight->first_page; at < flight->end_page; at++) {
         flight_page *page = flight->pages[at & (flight->capacity - 1)];
         for (uint32_t i = 0; page && i < PAGE_MESSAGES; i++)
-            free(page->messages[i].payload);
+            free(page->messages[i].encoded);
         free(page);
     }
     free(flight->pages);
     free(flight);
-}
-
-static uint64_t message_bytes(uint32_t payload_bytes)
-{
-    return (uint64_t)UM_LBMC_HEADER_BYTES + payload_bytes;
 }
 
 static flight_page *page_of(const um_flight *flight, uint64_t sqn)
@@ -95,7 +91,7 @@ static flight_message *message_of(const um_flight *flight, uint64_t sqn)
     if (!page)
         return NULL;
     flight_message *message = &page->messages[sqn % PAGE_MESSAGES];
-    return message->payload ? message : NULL;
+    return message->encoded ? message : NULL;
 }
 
 /* Finds the first message of [from_sqn, end_sqn). */
@@ -111,7 +107,7 @@ static flight_message *next_message(const um_flight *flight, uint64_t from_sqn, 
             continue;
         }
         flight_message *message = &page->messages[at % PAGE_MESSAGES];
-        if (message->payload) {
+        if (message->encoded) {
             *sqn = at;
             return message;
         }
@@ -170,8 +166,8 @@ static void forget(um_flight *flight, uint64_t sqn)
     flight_message *message = &page->messages[sqn % PAGE_MESSAGES];
     page->message_count--;
     flight->count--;
-    flight->bytes -= message_bytes(message->payload_bytes);
-    free(message->payload);
+    flight->bytes -= message->encoded_bytes;
+    free(message->encoded);
     *message = (flight_message){0};
     drop_if_empty(flight, sqn);
 }
@@ -190,43 +186,98 @@ int64_t um_flight_check(const int32_t *offsets, uint32_t count, uint64_t data_by
     return fitting;
 }
 
-static bool has_space(const um_flight *flight, uint32_t payload_bytes)
+/* A message before it is sent. */
+typedef struct outgoing {
+    const char *data;
+    uint32_t length;
+    um_lbmc_first_options options; /* each fragment repeats them */
+    uint32_t fragment_count;
+    uint32_t fragment_bytes; /* payload of each but the last */
+    uint64_t encoded_bytes;  /* of all */
+} outgoing;
+
+static outgoing outgoing_of(const um_flight *flight, const char *data, uint32_t length, uint32_t properties_bytes)
 {
-    return flight->count < flight->messages_max &&
-           (flight->count == 0 || flight->bytes + message_bytes(payload_bytes) <= flight->bytes_max);
+    outgoing m = {.data = data, .length = length, .fragment_count = 1, .fragment_bytes = length};
+    um_lbmc_make_first_options(&m.options, &(um_lbmc_extras){.properties_bytes = properties_bytes});
+    if (flight->fragment_bytes != 0 && length > flight->fragment_bytes) {
+        m.fragment_bytes = flight->fragment_bytes;
+        m.fragment_count = (length + m.fragment_bytes - 1) / m.fragment_bytes;
+    }
+    uint32_t overhead = um_lbmc_overhead(m.fragment_count > 1, false, false) + m.options.length;
+    m.encoded_bytes = length + (uint64_t)m.fragment_count * overhead;
+    return m;
 }
 
-/* Adds the next message. Returns false without memory. */
-static bool add(um_flight *flight, const char *data, uint32_t payload_bytes, int64_t now_ns)
+static bool has_space(const um_flight *flight, const outgoing *m)
 {
+    return flight->count + m->fragment_count <= flight->messages_max &&
+           (flight->count == 0 || flight->bytes + m->encoded_bytes <= flight->bytes_max);
+}
+
+/* Adds one fragment, or a whole message, with the next number. Returns false without memory. */
+static bool add(um_flight *flight, const outgoing *m, const um_lbmc_layout *layout, int64_t now_ns)
+{
+    uint32_t bytes = um_lbmc_overhead(layout->flags & UM_MESSAGE_FRAGMENT, false, false) + m->options.length +
+                     layout->payload_length;
     flight_page *page = page_for(flight, flight->next_sqn);
-    uint8_t *payload = page ? malloc(payload_bytes ? payload_bytes : 1) : NULL;
-    if (!payload) {
+    uint8_t *encoded = page ? malloc(bytes) : NULL;
+    if (!encoded) {
         drop_if_empty(flight, flight->next_sqn);
         return false;
     }
-    memcpy(payload, data, payload_bytes);
+    memcpy(um_lbmc_write_with_options(encoded, layout, &m->options), m->data + layout->offset, layout->payload_length);
+    encoded[0] = UM_LBMC_PROACTIVE;
     flight_message *message = &page->messages[flight->next_sqn % PAGE_MESSAGES];
-    assert(!message->payload);
-    *message =
-        (flight_message){.payload = payload, .payload_bytes = payload_bytes, .sent_ns = now_ns, .repeated_ns = now_ns};
+    assert(!message->encoded);
+    *message = (flight_message){.encoded = encoded, .encoded_bytes = bytes, .sent_ns = now_ns, .repeated_ns = now_ns};
     page->message_count++;
     flight->count++;
-    flight->bytes += message_bytes(payload_bytes);
+    flight->bytes += bytes;
     flight->next_sqn++;
     return true;
 }
 
-int64_t um_flight_reserve(um_flight *flight, const char *data, const int32_t *offsets, uint32_t count, bool may_exceed,
-                          int64_t now_ns)
+/* Takes back the numbers from this one on. */
+static void withdraw(um_flight *flight, uint64_t first_sqn)
+{
+    while (flight->next_sqn > first_sqn) {
+        const flight_message *message = message_of(flight, --flight->next_sqn);
+        assert(!message || !message->is_sent);
+        if (message)
+            forget(flight, flight->next_sqn);
+    }
+}
+
+/* Adds all fragments of a message. Returns false without memory; then nothing has changed. */
+static bool add_all(um_flight *flight, const outgoing *m, int64_t now_ns)
+{
+    uint64_t first_sqn = flight->next_sqn;
+    um_lbmc_layout layout = {
+        .flags = m->fragment_count > 1 ? UM_MESSAGE_FRAGMENT : 0, .first_sqn = (uint32_t)first_sqn, .total = m->length};
+    for (uint32_t i = 0; i < m->fragment_count; i++) {
+        layout.sqn = (uint32_t)flight->next_sqn;
+        layout.offset = i * m->fragment_bytes;
+        layout.payload_length = i + 1 < m->fragment_count ? m->fragment_bytes : m->length - layout.offset;
+        if (!add(flight, m, &layout, now_ns)) {
+            withdraw(flight, first_sqn);
+            return false;
+        }
+    }
+    return true;
+}
+
+int64_t um_flight_reserve(um_flight *flight, const char *data, const int32_t *offsets, uint32_t count,
+                          uint32_t properties_bytes, bool may_exceed, int64_t now_ns)
 {
     int64_t taken = 0;
     um_lock_acquire(&flight->lock);
     for (; taken < count && !flight->has_ended; taken++) {
-        uint32_t payload_bytes = (uint32_t)(offsets[taken + 1] - offsets[taken]);
-        if (!may_exceed && !has_space(flight, payload_bytes))
+        uint32_t length = (uint32_t)(offsets[taken + 1] - offsets[taken]);
+        outgoing m = outgoing_of(flight, data + offsets[taken], length, properties_bytes);
+        if (!may_exceed && !has_space(flight, &m))
             break;
-        if (!add(flight, data + offsets[taken], payload_bytes, now_ns)) {
+        if (!add_all(flight, &m, now_ns)) {
             taken = taken ? taken : -ENOMEM;
             break;
         }
@@ -251,40 +302,64 @@ void um_flight_confirm(um_flight *flight, uint64_t first_sqn, uint64_t last_sqn,
 void um_flight_withdraw(um_flight *flight, uint64_t first_sqn)
 {
     um_lock_acquire(&flight->lock);
-    while (flight->next_sqn > first_sqn) {
-        const flight_message *message = message_of(flight, --flight->next_sqn);
-        assert(!message || !message->is_sent);
-        if (message)
-            forget(flight, flight->next_sqn);
-    }
+    withdraw(flight, first_sqn);
     um_lock_release(&flight->lock);
 }
 
+/* Sends a single message. Returns 1, an error of um_publication_send, or -EPROTO. */
+static int64_t send_one(um_publication *publication, const char *data, uint32_t length, uint32_t properties_bytes,
+                        uint32_t flags, int64_t timeout_ns, uint64_t last_sqn)
+{
+    int64_t sqn;
+    if (properties_bytes == 0)
+        sqn = um_publication_send(publication, data, length, flags, timeout_ns);
+    else
+        sqn = um_publication_send_with(publication, data, length,
+                                       &(um_lbmc_extras){.properties_bytes = properties_bytes}, flags, timeout_ns);
+    if (sqn < 0)
+        return sqn;
+    return (uint32_t)sqn == (uint32_t)last_sqn ? 1 : -EPROTO;
+}
+
+/* Returns how many numbers the first `count` of these messages take. */
+static uint64_t numbers_of(const um_flight *flight, const int32_t *offsets, int64_t count)
+{
+    uint64_t numbers = 0;
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t length = (uint32_t)(offsets[i + 1] - offsets[i]);
+        bool is_split = flight->fragment_bytes != 0 && length > flight->fragment_bytes;
+        numbers += is_split ? (length + flight->fragment_bytes - 1) / flight->fragment_bytes : 1;
+    }
+    return numbers;
+}
+
 int64_t um_flight_send(um_flight *flight, um_publication *publication, const char *data, const int32_t *offsets,
-                       uint32_t count, bool may_exceed, uint32_t flags, int64_t timeout_ns, uint64_t *first_sqn)
+                       uint32_t count, uint32_t properties_bytes, bool may_exceed, uint32_t flags, int64_t timeout_ns,
+                       uint64_t *last_sqn)
 {
     uint64_t first = um_flight_next_sqn(flight); /* only this thread changes it now */
     uint32_t part = count < SEND_MESSAGES_MAX ? count : SEND_MESSAGES_MAX;
-    int64_t taken = um_flight_reserve(flight, data, offsets, part, may_exceed, um_clock_ns());
+    assert(properties_bytes == 0 || count == 1);
+    int64_t taken = um_flight_reserve(flight, data, offsets, part, properties_bytes, may_exceed, um_clock_ns());
     if (taken <= 0)
         return taken;
     if (taken < count)
         flags &= ~(uint32_t)UM_SEND_FLUSH; /* the rest follows */
+    uint64_t end = first + numbers_of(flight, offsets, taken);
     int64_t sent;
-    if (taken == 1) {
-        sent =
-            um_publication_send(publication, data + offsets[0], (uint32_t)(offsets[1] - offsets[0]), flags, timeout_ns);
-        if (sent >= 0)
-            sent = (uint32_t)sent == (uint32_t)first ? 1 : -EPROTO;
-    } else {
+    if (taken == 1)
+        sent = send_one(publication, data + offsets[0], (uint32_t)(offsets[1] - offsets[0]), properties_bytes, flags,
+                        timeout_ns, end - 1);
+    else
         sent = um_publication_send_many(publication, data, (uint64_t)offsets[taken], NULL, offsets, (uint32_t)taken,
                                         flags, timeout_ns);
-    }
-    if (sent > 0)
-        um_flight_confirm(flight, first, first + (uint64_t)sent - 1, um_clock_ns());
     if (sent < taken)
-        um_flight_withdraw(flight, first + (uint64_t)(sent > 0 ? sent : 0));
-    *first_sqn = first;
+        end = first + numbers_of(flight, offsets, sent);
+    if (sent > 0)
+        um_flight_confirm(flight, first, end - 1, um_clock_ns());
+    if (sent < taken)
+        um_flight_withdraw(flight, end);
+    *last_sqn = end - 1;
     return sent;
 }
 
@@ -293,6 +368,13 @@ void um_flight_begin(um_flight *flight, uint64_t first_sqn)
     um_lock_acquire(&flight->lock);
     assert(flight->count == 0);
     flight->next_sqn = first_sqn;
+    um_lock_release(&flight->lock);
+}
+
+void um_flight_split(um_flight *flight, uint32_t fragment_bytes)
+{
+    um_lock_acquire(&flight->lock);
+    flight->fragment_bytes = fragment_bytes;
     um_lock_release(&flight->lock);
 }
 
@@ -345,10 +427,11 @@ uint64_t um_flight_bytes(um_flight *flight)
     return bytes;
 }
 
-bool um_flight_has_space(um_flight *flight, uint32_t payload_bytes)
+bool um_flight_has_space(um_flight *flight, uint32_t payload_bytes, uint32_t properties_bytes)
 {
+    outgoing m = outgoing_of(flight, NULL, payload_bytes, properties_bytes);
     um_lock_acquire(&flight->lock);
-    bool found = has_space(flight, payload_bytes);
+    bool found = has_space(flight, &m);
     um_lock_release(&flight->lock);
     return found;
 }
@@ -400,7 +483,7 @@ bool um_flight_next_due(um_flight *flight, uint64_t from_sqn, int64_t expired_ns
         bool has_expired = message->sent_ns <= expired_ns;
         uint64_t noted = message->acknowledged | message->lost;
         if (message->is_sent && (has_expired || (message->repeated_ns <= due_ns && stores & ~noted))) {
-            *due = (um_flight_due){sqn, message->payload, message->payload_bytes, noted, has_expired};
+            *due = (um_flight_due){sqn, message->encoded, message->encoded_bytes, noted, has_expired};
             break;
         }
     }

@@ -1,6 +1,5 @@
 #include "store/staging.h"
 
-#include "core/delivery/message_queue.h"
 #include "os/memory.h"
 
 /* The source number of a filler: the rest of the ring is unused. */
@@ -93,19 +92,39 @@ int64_t um_staging_append_many(um_staging *staging, uint32_t source, uint64_t fi
     return count;
 }
 
+uint32_t um_received_rows_encode(const um_received_rows *rows, uint32_t at, uint32_t topic_index, uint8_t *out)
+{
+    uint16_t flags = rows->flags[at];
+    um_lbmc_layout layout = {.topic_index = topic_index,
+                             .sqn = rows->sqns[at],
+                             .flags = flags & UM_MESSAGE_FRAGMENT,
+                             .first_sqn = rows->first_sqns[at],
+                             .offset = rows->fragment_offsets[at],
+                             .total = rows->message_lengths[at],
+                             .payload_length = (uint32_t)(rows->offsets[at + 1] - rows->offsets[at])};
+    um_lbmc_first_options options = {0};
+    if (flags & UM_MESSAGE_PROPERTIES)
+        um_lbmc_make_first_options(&options, &(um_lbmc_extras){.properties_bytes = rows->properties[at].bytes});
+    uint32_t overhead = um_lbmc_overhead(layout.flags, false, false) + options.length;
+    if (out) {
+        uint8_t *payload = um_lbmc_write_with_options(out, &layout, &options);
+        memcpy(payload, rows->payload + rows->offsets[at], layout.payload_length);
+    }
+    return overhead + layout.payload_length;
+}
+
 int64_t um_staging_append_rows(um_staging *staging, const um_received_rows *rows, uint32_t first, uint32_t source,
-                               uint64_t sqn, uint32_t topic_index)
+                               uint64_t sqn, uint32_t topic_index, uint64_t *appended_bytes)
 {
     if (source >= UM_STORE_SOURCES_MAX)
         return -EINVAL;
     uint32_t at = first;
+    *appended_bytes = 0;
     for (; at < rows->count; at++, sqn++) {
-        uint16_t flags = rows->flags[at];
-        if (um_row_kind_of(flags) != UM_ROW_MESSAGE || flags & UM_MESSAGE_FRAGMENT ||
-            rows->sources[at] != rows->sources[first] || rows->sqns[at] != (uint32_t)sqn)
+        if (um_row_kind_of(rows->flags[at]) != UM_ROW_MESSAGE || rows->sources[at] != rows->sources[first] ||
+            rows->sqns[at] != (uint32_t)sqn)
             break;
-        uint32_t payload_bytes = (uint32_t)(rows->offsets[at + 1] - rows->offsets[at]);
-        uint32_t message_bytes = UM_LBMC_HEADER_BYTES + payload_bytes;
+        uint32_t message_bytes = um_received_rows_encode(rows, at, topic_index, NULL);
         if (message_bytes > UM_LBMC_MESSAGE_BYTES_MAX) {
             if (at == first)
                 return -EMSGSIZE;
@@ -121,9 +140,8 @@ int64_t um_staging_append_rows(um_staging *staging, const um_received_rows *rows
             .sqn = sqn,
             .received_ns = rows->received_ns[at],
         };
-        um_lbmc_layout layout = {.topic_index = topic_index, .sqn = (uint32_t)sqn, .payload_length = payload_bytes};
-        uint8_t *payload = um_lbmc_write_message((uint8_t *)(record + 1), &layout);
-        memcpy(payload, rows->payload + rows->offsets[at], payload_bytes);
+        um_received_rows_encode(rows, at, topic_index, (uint8_t *)(record + 1));
+        *appended_bytes += message_bytes;
         atomic_store_explicit(&staging->tail, tail, memory_order_release);
     }
     return at - first;

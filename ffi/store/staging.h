@@ -7,6 +7,7 @@
 #ifndef UM_STORE_STAGING_H
 #define UM_STORE_STAGING_H
 
+#include "core/delivery/message_queue.h"
 #include "store/runs.h"
 
 /* Ranges of one commit: a batch with more ends early. */
@@ -32,12 +33,19 @@ typedef struct um_store_batch {
 typedef struct um_received_rows {
     const int32_t *offsets; /* of the payloads; one more than rows */
     const uint32_t *sqns;
-    const uint32_t *sources; /* the reader's numbers */
+    const uint32_t *first_sqns; /* these three: of fragments */
+    const uint32_t *fragment_offsets;
+    const uint32_t *message_lengths;
+    const um_properties_place *properties; /* of messages with properties, which are in the payloads */
+    const uint32_t *sources;               /* the reader's numbers */
     const uint16_t *flags;
     const int64_t *received_ns;
     const uint8_t *payload;
     uint32_t count;
 } um_received_rows;
+
+/* Writes the message of a row with this topic index and returns its length; `out` NULL: returns the length only. */
+uint32_t um_received_rows_encode(const um_received_rows *rows, uint32_t at, uint32_t topic_index, uint8_t *out);
 
 typedef struct um_staging um_staging;
 
@@ -52,12 +60,12 @@ int um_staging_append(um_staging *staging, uint32_t source, uint64_t sqn, int64_
  * many were appended, fewer than count if the ring is full; or a negative errno if the first was refused. */
 int64_t um_staging_append_many(um_staging *staging, uint32_t source, uint64_t first_sqn, int64_t received_ns,
                                const uint8_t *data, const uint32_t *message_bytes, uint32_t count);
-/* Appends the rows from `first` on as data messages with this topic index: those of one source, unfragmented, each with
- * the sqn behind the one before it. `sqn`: the number of the first one, of which its row has the lower half. Returns
- * how many were appended: none if the first row is not a whole message or the ring is full; or a negative errno if the
- * first was refused. */
+/* Appends the rows from `first` on as data messages with this topic index: messages and fragments of one source, each
+ * with the sqn behind the one before it. `sqn`: the number of the first one, of which its row has the lower half.
+ * Returns how many were appended, and the bytes of their messages: none if the first row is an event or the ring is
+ * full; or a negative errno if the first was refused. */
 int64_t um_staging_append_rows(um_staging *staging, const um_received_rows *rows, uint32_t first, uint32_t source,
-                               uint64_t sqn, uint32_t topic_index);
+                               uint64_t sqn, uint32_t topic_index, uint64_t *appended_bytes);
 /* Returns the bytes of the ring in use, padding included. Any thread. */
 uint64_t um_staging_used_bytes(const um_staging *staging);
 /* Takes up to max_bytes from the front as the next commit, at this position and segment offset. */

@@ -12,7 +12,7 @@ static const int32_t one_byte[] = {0, 1};
 static int64_t send_one(um_flight *flight, int64_t now_ns)
 {
     uint64_t sqn = um_flight_next_sqn(flight);
-    int64_t taken = um_flight_reserve(flight, "x", one_byte, 1, false, now_ns);
+    int64_t taken = um_flight_reserve(flight, "x", one_byte, 1, 0, false, now_ns);
     if (taken > 0)
         um_flight_confirm(flight, sqn, sqn, now_ns);
     return taken;
@@ -34,17 +34,81 @@ TEST("UP-57", "a message is within both limits, or the only one in flight")
     int32_t offsets[] = {0, 10, 30, 130};
     char data[130] = {0};
     um_flight_limit(flight, 2, 1000);
-    CHECK_EQ(um_flight_reserve(flight, data, offsets, 3, false, 0), 2);
+    CHECK_EQ(um_flight_reserve(flight, data, offsets, 3, 0, false, 0), 2);
     CHECK_EQ(um_flight_count(flight), 2);
     CHECK_EQ(um_flight_bytes(flight), 30 + 2 * UM_LBMC_HEADER_BYTES);
-    CHECK(!um_flight_has_space(flight, 0));
-    CHECK_EQ(um_flight_reserve(flight, data, offsets + 2, 1, true, 0), 1);
+    CHECK(!um_flight_has_space(flight, 0, 0));
+    CHECK_EQ(um_flight_reserve(flight, data, offsets + 2, 1, 0, true, 0), 1);
     um_flight_withdraw(flight, 0);
     CHECK_EQ(um_flight_count(flight), 0);
     CHECK_EQ(um_flight_next_sqn(flight), 0);
     um_flight_limit(flight, 5, 50);
-    CHECK_EQ(um_flight_reserve(flight, data, offsets + 2, 1, false, 0), 1); /* 112 bytes */
-    CHECK_EQ(um_flight_reserve(flight, data, offsets, 1, false, 0), 0);
+    CHECK_EQ(um_flight_reserve(flight, data, offsets + 2, 1, 0, false, 0), 1); /* 112 bytes */
+    CHECK_EQ(um_flight_reserve(flight, data, offsets, 1, 0, false, 0), 0);
+    um_flight_free(flight);
+}
+
+/* Checks that the message that is due is this part of `data`, with properties of 6 bytes at the end of the whole. */
+static void check_fragment(um_flight *flight, uint64_t sqn, const char *data, uint32_t offset, uint32_t bytes,
+                           uint32_t total)
+{
+    um_flight_due due;
+    um_lbmc_message message;
+    uint32_t length;
+    CHECK(um_flight_next_due(flight, sqn, -1, 0, 7, &due));
+    CHECK_EQ(due.sqn, sqn);
+    CHECK_EQ(um_lbmc_observe(due.message, due.message_bytes, due.message_bytes, &message, &length), UM_DGRAM_OK);
+    CHECK_EQ(length, due.message_bytes);
+    CHECK_EQ(message.type, UM_LBMC_PROACTIVE);
+    CHECK_EQ(message.flags, UM_MESSAGE_FRAGMENT | UM_MESSAGE_PROPERTIES);
+    CHECK_EQ(message.sqn, (uint32_t)sqn);
+    CHECK_EQ(message.first_sqn, (uint32_t)(sqn - offset / 10));
+    CHECK(message.offset == offset && message.total == total && message.payload_length == bytes);
+    CHECK_EQ(message.properties_bytes, 6);
+    CHECK(memcmp(message.payload, data + offset, bytes) == 0);
+}
+
+TEST("UP-9", "a long message has a number for each fragment, and each is repeated by itself")
+{
+    um_flight *flight = opened(UINT32_MAX - 1); /* the numbers on the wire wrap inside the message */
+    char data[25];
+    for (uint32_t i = 0; i < sizeof data; i++)
+        data[i] = (char)i;
+    int32_t offsets[] = {0, sizeof data};
+    um_flight_result results[1];
+    uint64_t first = UINT32_MAX - 1, at = first + 1;
+    um_flight_split(flight, 10);
+    CHECK_EQ(um_flight_reserve(flight, data, offsets, 1, 6, false, 0), 1);
+    CHECK_EQ(um_flight_next_sqn(flight), first + 3);
+    CHECK_EQ(um_flight_count(flight), 3);
+    um_flight_confirm(flight, first, first + 2, 0);
+    for (uint32_t i = 0; i < 3; i++)
+        check_fragment(flight, first + i, data, 10 * i, i < 2 ? 10 : 5, 25);
+    CHECK_EQ(um_flight_note(flight, &at, first + 1, 3, false, 0, results, 1), 1);
+    CHECK_EQ(um_flight_count(flight), 2);
+    check_fragment(flight, first + 2, data, 20, 5, 25);
+    um_flight_free(flight);
+}
+
+TEST("UP-57", "the limits hold for all fragments of a message together, with their headers")
+{
+    um_flight *flight = opened(0);
+    char data[30] = {0};
+    int32_t offsets[] = {0, 30};
+    uint32_t overhead = UM_LBMC_HEADER_BYTES + UM_LBMC_FRAGMENT_BYTES;
+    um_flight_split(flight, 10);
+    um_flight_limit(flight, 3, UINT64_MAX);
+    CHECK_EQ(send_one(flight, 0), 1);
+    CHECK(!um_flight_has_space(flight, 30, 0));
+    CHECK_EQ(um_flight_reserve(flight, data, offsets, 1, 0, false, 0), 0);
+    CHECK_EQ(um_flight_next_sqn(flight), 1);
+    um_flight_limit(flight, 4, UM_LBMC_HEADER_BYTES + 1 + 3 * overhead + 30);
+    CHECK(um_flight_has_space(flight, 30, 0));
+    CHECK(!um_flight_has_space(flight, 30, 1)); /* properties need an option in each fragment */
+    CHECK_EQ(um_flight_reserve(flight, data, offsets, 1, 0, false, 0), 1);
+    CHECK_EQ(um_flight_bytes(flight), UM_LBMC_HEADER_BYTES + 1 + 3 * overhead + 30);
+    um_flight_withdraw(flight, 1);
+    CHECK_EQ(um_flight_count(flight), 1);
     um_flight_free(flight);
 }
 
@@ -62,12 +126,14 @@ TEST("UP-53", "sent messages are due after an interval, and expire")
 {
     um_flight *flight = opened(7);
     um_flight_due due;
-    CHECK_EQ(um_flight_reserve(flight, "x", one_byte, 1, false, 5), 1);
+    CHECK_EQ(um_flight_reserve(flight, "x", one_byte, 1, 0, false, 5), 1);
     CHECK(!um_flight_next_due(flight, 0, 100, 100, 7, &due)); /* it is being sent */
     um_flight_confirm(flight, 7, 7, 10);
     CHECK(!um_flight_next_due(flight, 0, 9, 9, 7, &due));
     CHECK(um_flight_next_due(flight, 0, 9, 10, 7, &due));
-    CHECK(due.sqn == 7 && due.payload_bytes == 1 && due.payload[0] == 'x' && !due.has_expired && !due.stores);
+    CHECK(due.sqn == 7 && !due.has_expired && !due.stores);
+    CHECK_EQ(due.message_bytes, UM_LBMC_HEADER_BYTES + 1);
+    CHECK(due.message[0] == UM_LBMC_PROACTIVE && due.message[UM_LBMC_HEADER_BYTES] == 'x');
     um_flight_repeated(flight, 7, 20);
     CHECK(!um_flight_next_due(flight, 0, 9, 19, 7, &due));
     CHECK(!um_flight_next_due(flight, 8, 9, 20, 7, &due));
@@ -101,7 +167,7 @@ TEST("UP-55", "numbers are taken back, also of messages that a Store acknowledge
     uint64_t at = PAGE_EDGE;
     CHECK_EQ(send_one(flight, 0), 1);
     for (uint32_t i = 0; i < 3; i++)
-        CHECK_EQ(um_flight_reserve(flight, "x", one_byte, 1, false, 0), 1);
+        CHECK_EQ(um_flight_reserve(flight, "x", one_byte, 1, 0, false, 0), 1);
     CHECK_EQ(um_flight_note(flight, &at, PAGE_EDGE + 2, 3, false, 0, results, 1), 1);
     CHECK_EQ(results[0].last_sqn, PAGE_EDGE + 2);
     um_flight_withdraw(flight, PAGE_EDGE + 1);
@@ -117,8 +183,8 @@ TEST("UP-52", "after the end no message gets a number")
     um_flight *flight = opened(0);
     CHECK_EQ(send_one(flight, 0), 1);
     um_flight_end(flight);
-    CHECK_EQ(um_flight_reserve(flight, "x", one_byte, 1, false, 0), 0);
-    CHECK_EQ(um_flight_reserve(flight, "x", one_byte, 1, true, 0), 0);
+    CHECK_EQ(um_flight_reserve(flight, "x", one_byte, 1, 0, false, 0), 0);
+    CHECK_EQ(um_flight_reserve(flight, "x", one_byte, 1, 0, true, 0), 0);
     CHECK_EQ(um_flight_count(flight), 1);
     um_flight_free(flight);
 }
@@ -186,7 +252,7 @@ TEST("UP-52", "random acknowledgements, in any order and with old messages that 
                 m.count++;
             }
             if (draw(&seed) % 4 == 0) { /* some that could not be sent */
-                CHECK_EQ(um_flight_reserve(flight, "x", one_byte, 1, false, 0), 1);
+                CHECK_EQ(um_flight_reserve(flight, "x", one_byte, 1, 0, false, 0), 1);
                 um_flight_withdraw(flight, next);
             }
             for (uint32_t i = 0; i < 4; i++) {
@@ -239,7 +305,7 @@ static void *send_and_withdraw(void *argument)
     um_flight *flight = argument;
     um_flight_result results[1];
     for (uint64_t sqn = 0; sqn < ROUNDS; sqn++) {
-        CHECK_EQ(um_flight_reserve(flight, "x", one_byte, 1, false, 0), 1);
+        CHECK_EQ(um_flight_reserve(flight, "x", one_byte, 1, 0, false, 0), 1);
         um_flight_withdraw(flight, sqn);
         uint64_t at = sqn;
         CHECK_EQ(send_one(flight, 0), 1);
@@ -269,7 +335,7 @@ TEST("UP-55", "one thread sends while another acknowledges")
     pthread_t other;
     CHECK_EQ(pthread_create(&other, NULL, acknowledge, flight), 0);
     for (uint32_t sent = 0; sent < ROUNDS;) {
-        int64_t taken = um_flight_reserve(flight, "x", one_byte, 1, false, 0);
+        int64_t taken = um_flight_reserve(flight, "x", one_byte, 1, 0, false, 0);
         CHECK(taken >= 0);
         sent += (uint32_t)taken;
         if (taken)

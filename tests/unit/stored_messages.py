@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterable
 from pathlib import Path
 
-from umstack.persistence.messages import encode_data
-from umstack.persistence.reader_side import RecoveredMessage
-from umstack.persistence.store_replay import Item, StoreReplay
+from tests.data_messages import encode_data
+from umstack.persistence.assembly import Item, RecoveredMessage
+from umstack.persistence.store_replay import StoreReplay
 from umstack.store.repository import Repository
 
 

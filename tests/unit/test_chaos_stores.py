@@ -14,8 +14,8 @@ from tests.chaos.kept import (
     read_store,
 )
 from tests.chaos.payloads import Stamp, payload
+from tests.data_messages import encode_data
 from tests.journal import Journal, lines_of
-from umstack.persistence.messages import encode_data
 from umstack.store.repository import Repository
 
 ONE, OTHER = b"incarnat", b"restarte"

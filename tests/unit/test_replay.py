@@ -21,7 +21,8 @@ from tests.waiting import SECONDS, wait_for
 from umstack.cli import command
 from umstack.errors import InvalidArgument, NotConnected, OptionError
 from umstack.events import BurstLoss, Message
-from umstack.persistence.reader_side import LostRange, RecoveredMessage
+from umstack.persistence.assembly import RecoveredMessage
+from umstack.persistence.reader_side import LostRange
 from umstack.persistence.store_replay import StoreReplay, replay
 
 

@@ -15,7 +15,7 @@ from tests.unit.store_thread import PausedStore, running_store
 from tests.waiting import SECONDS, wait_for
 from umstack._engine.endpoint import Endpoint
 from umstack.key_file import NO_KEYS
-from umstack.persistence.reader_side import RecoveredMessage
+from umstack.persistence.assembly import RecoveredMessage
 from umstack.persistence.store_replay import StoreReplay
 from umstack.persistent_source import PersistentSource
 from umstack.store.peer_copies import PeerCopies

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.data_messages import encode_data
 from tests.simulated_disk import SimulatedDisk
 from tests.store_simulation import split
 from umstack._engine.endpoint import Endpoint
-from umstack.persistence.messages import encode_data
-from umstack.persistence.reader_side import ReaderSide, RecoveredMessage
+from umstack.persistence.messages import data_of
+from umstack.persistence.reader_side import ReaderSide, ReadMessage
 from umstack.persistence.receiver_side import ReceiverSide
 from umstack.persistence.replay_start import ReplayStart
 from umstack.persistence.source_side import FIRST_SQN_NAME, TRANSPORT_NAME, SourceSide
@@ -137,7 +138,7 @@ class Reading:
                 for one in split(self.store.side.take_output(_READER, 1 << 20)):
                     self.side.received(one, self.store.now_ns)
                 for item in self.side.take():
-                    if isinstance(item, RecoveredMessage):
+                    if isinstance(item, ReadMessage):
                         self.read.append(item.sqn)
                         self.side.acknowledge({item.source_session_id: item.sqn + 1})
                     else:
@@ -391,8 +392,10 @@ def test_only_lasting_gaps_below_the_oldest_message_of_the_source_are_copied() -
     assert store.gaps().missing(number) == [(2, 3), (10, 11)]
     store.side.repository.release({number: 4})
     assert store.gaps().missing(number) == [(10, 11)]
-    assert store.side.copied(number, RecoveredMessage(1, 7, 10, b"10"))
-    assert store.side.copied(number, RecoveredMessage(1, 8, 11, b"of another session"))
+    assert store.side.copied(number, ReadMessage(1, 7, 10, data_of(encode_data(1, 10, b"10"))))
+    assert store.side.copied(
+        number, ReadMessage(1, 8, 11, data_of(encode_data(1, 11, b"of another session")))
+    )
     store.commit()
     assert store.gaps().missing(number) == [(11, 11)]
 
@@ -413,7 +416,7 @@ def test_nothing_is_marked_lost_while_other_stores_are_asked() -> None:
     store.gaps().lost_until(number, 2, ranges, 0)
     store.commit()
     assert store.side.repository.ranges(number) == [(0, 3)]
-    assert store.side.copied(number, RecoveredMessage(1, 7, 2, b"2"))
+    assert store.side.copied(number, ReadMessage(1, 7, 2, data_of(encode_data(1, 2, b"2"))))
     assert store.side.counters["late"] == 1
 
 
@@ -421,7 +424,7 @@ def test_a_copied_message_of_a_former_life_is_the_newest_of_an_empty_store() -> 
     """UP-83: the first number of the current life is not, so the source may use it."""
     store = OneStore(first_sqn=5)
     number = store.side.repository.state.sources()[0].number
-    assert store.side.copied(number, RecoveredMessage(1, 7, 2, b"2"))
+    assert store.side.copied(number, ReadMessage(1, 7, 2, data_of(encode_data(1, 2, b"2"))))
     assert store.side._newest_of(number) == 2
     store.commit()
     assert store.side.newest_sqns() == {number: 2}

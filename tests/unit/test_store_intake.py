@@ -11,10 +11,11 @@ from typing import cast
 
 import pytest
 
+from tests.data_messages import encode_data
 from tests.simulated_disk import SimulatedDisk
+from umstack._core import ffi
 from umstack._engine.endpoint import Endpoint
 from umstack.batch import Batch
-from umstack.persistence.messages import encode_data
 from umstack.persistence.source_side import FIRST_SQN_NAME, TRANSPORT_NAME
 from umstack.store.intake import Intake
 from umstack.store.protocol import StoreSide
@@ -30,7 +31,7 @@ _SESSIONS = ("LBTRM:10.0.0.1:1:2:239.1.1.1:3[5]", "LBTRM:10.0.0.2:1:2:239.1.1.1:
 _UNKNOWN = "LBTRM:10.0.0.3:1:2:239.1.1.1:3[0]"
 _OF_EVENTS = ("", "eth0")
 """Sources of NoSource and InterfaceChanged."""
-_EVENT, _FRAGMENT = 0x100, 4
+_EVENT, _FRAGMENT, _PROPERTIES = 0x100, 4, 0x1000
 
 
 @dataclass
@@ -42,6 +43,8 @@ class Rows:
     sources: array[int] = field(default_factory=lambda: array("I"))
     flags: array[int] = field(default_factory=lambda: array("H"))
     received_ns: array[int] = field(default_factory=lambda: array("q"))
+    places: list[array[int]] = field(default_factory=lambda: [array("I") for _ in range(4)])
+    """First sqns, offsets and lengths of fragments; offsets and lengths of properties."""
     payload: bytes = b""
 
     def __len__(self) -> int:
@@ -51,14 +54,31 @@ class Rows:
         """The name of a source."""
         return (*_SESSIONS, _UNKNOWN, *_OF_EVENTS)[number]
 
+    def _columns_of_parts(self) -> tuple[object, ...]:
+        kinds = ("uint32_t[]", "uint32_t[]", "uint32_t[]", "um_properties_place[]")
+        return tuple(ffi.from_buffer(kind, place) for kind, place in zip(kinds, self.places, strict=True))
+
     def add(self, source: int, sqn: int, payload: bytes, flags: int) -> None:
         """Append a row."""
+        for column, value in zip(self.places, fragment_of(sqn, payload), strict=False):
+            column.append(value)
+        self.places[3].extend((0, properties_bytes_of(sqn)))
         self.payload += payload
         self.offsets.append(len(self.payload))
         self.sequence_numbers.append(sqn % _SPACE)
         self.sources.append(source)
         self.flags.append(flags)
         self.received_ns.append(10**18 + len(self))
+
+
+def fragment_of(sqn: int, payload: bytes) -> tuple[int, int, int]:
+    """Fields of a fragment, if this message is one."""
+    return (sqn - sqn % 3) % _SPACE, sqn % 3 * 100, 300 + len(payload)
+
+
+def properties_bytes_of(sqn: int) -> int:
+    """Length of the properties, if this message has any."""
+    return 40 + sqn % 7
 
 
 def store(first_sqns: tuple[int, int]) -> StoreSide:
@@ -103,19 +123,22 @@ def contents(side: StoreSide) -> list[object]:
     return [kept, outputs, dict(side.counters), side.newest_sqns()]
 
 
-def one_by_one(side: StoreSide, rows: Rows) -> int:
-    """Pass each message to the Store by itself. Returns the number of fragments."""
-    fragments = 0
+def one_by_one(side: StoreSide, rows: Rows) -> None:
+    """Pass each message to the Store by itself."""
     for at in range(len(rows)):
         transport, _, index = rows.source_of(rows.sources[at])[:-1].rpartition("[")
-        if rows.flags[at] & _FRAGMENT:
-            fragments += 1
-        elif not rows.flags[at] & 0xF00:
-            payload = rows.payload[rows.offsets[at] : rows.offsets[at + 1]]
-            data = encode_data(int(index), rows.sequence_numbers[at], payload)
+        flags = rows.flags[at]
+        if not flags & 0xF00:
+            first, offset, total, places = (column[at] for column in (*rows.places[:3], rows.places[3][1::2]))
+            data = encode_data(
+                int(index),
+                rows.sequence_numbers[at],
+                rows.payload[rows.offsets[at] : rows.offsets[at + 1]],
+                fragment=(first, offset, total) if flags & _FRAGMENT else None,
+                properties_bytes=places if flags & _PROPERTIES else 0,
+            )
             while not side.data(transport, int(index), data, rows.received_ns[at]):
                 commit(side)
-    return fragments
 
 
 def random_rows(numbers: random.Random, next_sqns: list[int]) -> Rows:
@@ -130,13 +153,14 @@ def random_rows(numbers: random.Random, next_sqns: list[int]) -> Rows:
                 sqn += numbers.randrange(1, 5)
             elif kind < 0.15:
                 sqn = max(0, sqn - numbers.randrange(1, 9))
-            flags = _EVENT if kind > 0.97 else _FRAGMENT if kind > 0.95 else numbers.choice((0, 0, 3, 8))
+            more = numbers.choice((0, 0, 0, _FRAGMENT, _PROPERTIES, _FRAGMENT | _PROPERTIES))
+            flags = _EVENT if kind > 0.97 else more if more else numbers.choice((0, 0, 3, 8))
             payload = numbers.randbytes(numbers.choice((0, 1, 70, 1400, 9000)))
             number = 2 if 0.93 < kind < 0.95 else source
             if flags == _EVENT:
                 number = numbers.choice((source, 3, 4))
             rows.add(number, sqn, payload, flags)
-            if flags not in (_EVENT, _FRAGMENT) and not 0.93 < kind < 0.95:
+            if flags != _EVENT and not 0.93 < kind < 0.95:
                 next_sqns[source] = max(next_sqns[source], sqn + 1)
     return rows
 
@@ -154,17 +178,16 @@ def test_batches_are_kept_like_single_messages(first: int) -> None:
     numbers = seeded()
     for _ in range(6):
         many, single = store((first, first + 5)), store((first, first + 5))
-        intake, fragments, next_sqns = Intake(many), 0, [first, first + 5]
+        intake, next_sqns = Intake(many), [first, first + 5]
         for _ in range(8):
             rows = random_rows(numbers, next_sqns)
             intake.take(cast("Batch", rows))
             while intake.is_waiting:
                 if not intake.keep():
                     commit(many)
-            fragments += one_by_one(single, rows)
+            one_by_one(single, rows)
             commit(many)
             commit(single)
-        assert intake.refused_fragments == fragments
         assert contents(many) == contents(single)
         many.repository.close()
         single.repository.close()

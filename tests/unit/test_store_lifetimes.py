@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.data_messages import encode_data
 from umstack._engine.endpoint import Endpoint
-from umstack.persistence.messages import encode_data
 from umstack.persistence.source_side import FIRST_SQN_NAME, TRANSPORT_NAME
 from umstack.store.protocol import StoreLimits, StoreSide
 from umstack.store.repository import Repository, RepositorySettings

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.data_messages import encode_data
 from tests.store_messages import MESSAGES
 from tests.tag_oracle import TRAILER_BYTES, RecordStream, key_check
 from umstack._engine.endpoint import Endpoint
 from umstack.key_file import Key
-from umstack.persistence.messages import encode_data
 from umstack.store.wire import MalformedMessage, StoreStream, decode
 from umstack.streams.tags import TagRefused
 

@@ -17,7 +17,7 @@ _HEADERS_BYTES = 128
 class Publication:
     """The memory of a source in the core. It is unmapped when nothing refers to it, so no thread can be using it."""
 
-    __slots__ = ("handle", "session", "topic", "topic_index", "unsplit_bytes")
+    __slots__ = ("fragment_bytes", "handle", "session", "topic", "topic_index")
 
     def __init__(
         self,
@@ -26,19 +26,19 @@ class Publication:
         topic: str,
         topic_index: int,
         options: SourceOptions,
-        is_unsplit: bool = False,
+        has_fixed_fragments: bool = False,
     ) -> None:
         """Open it on a session that the caller owns.
 
-        With `is_unsplit`, a message that fits one datagram now is never split, whatever the path carries later.
+        With `has_fixed_fragments`, they have the length that one datagram carries now, whatever the path carries later.
         """
         self.topic = topic
         self.topic_index = topic_index
         self.session = session
-        self.unsplit_bytes = 0
-        """Length of the longest message that is never split."""
-        if is_unsplit:
-            self.unsplit_bytes = min(core.datagram_bytes, session.datagram_max_bytes) - _HEADERS_BYTES
+        self.fragment_bytes = 0
+        """Length of its fragments; 0: as long as the path carries."""
+        if has_fixed_fragments:
+            self.fragment_bytes = min(core.datagram_bytes, session.datagram_max_bytes) - _HEADERS_BYTES
         self.handle: Any = None
         config = ffi.new("um_source_config *")
         config.topic_index = topic_index
@@ -47,7 +47,7 @@ class Publication:
         config.tsni_threshold_ns = options.transport_topic_sequence_number_info_active_threshold_ns
         config.explicit_capacity = _EXPLICIT_BATCH_BYTES
         config.has_send_time = options.send_timestamps
-        config.unsplit_bytes = self.unsplit_bytes
+        config.fragment_bytes = self.fragment_bytes
         handle = ffi.new("um_publication **")
         core.check(lib.um_publication_open(session.handle, config, handle), f"source {topic!r}")
         self.handle = handle[0]

@@ -26,6 +26,7 @@ class QueueMemory:
         "handle",
         "is_conflating",
         "is_hot_failover",
+        "keeps_properties",
         "message_max_bytes",
         "name",
         "responder",
@@ -72,6 +73,8 @@ class QueueMemory:
         self.sources.recycles = not self.is_conflating
         self.is_hot_failover = False
         """True if all receivers of the queue, and of joined queues, share one stream of hot failover numbers."""
+        self.keeps_properties = False
+        """True if message properties stay in the payloads: for a Store, which keeps messages as they came."""
         self._joined: list[QueueMemory] = []
 
     def make_hot_failover(self, core: CoreContext, options: ReceiverOptions) -> None:

@@ -114,6 +114,7 @@ class Subscription:
         config.burst_loss_max = options.delivery_control_maximum_burst_loss
         config.loss_check_interval_ns = options.delivery_control_loss_check_interval_ns
         config.is_hot_failover = queue.is_hot_failover or is_relayed
+        config.keeps_properties = queue.keeps_properties
         config.source_notification = options.source_notification
         config.use_otr = options.use_otr == 1
         config.otr_initial_delay_ns = options.otr_request_initial_delay_ns

@@ -12,9 +12,9 @@ from umstack._engine.endpoint import Endpoint
 from umstack.errors import InvalidArgument
 from umstack.events import Event, Message
 from umstack.persistence.advertised import store_endpoint
+from umstack.persistence.assembly import Item
 from umstack.persistence.replay_start import ReplayStart, replay_start
 from umstack.persistence.session_ids import session_id_of
-from umstack.persistence.store_replay import Item
 from umstack.replay_receiver import event_of
 
 Command = TypeVar("Command", bound=Callable[..., Any])

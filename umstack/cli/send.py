@@ -185,7 +185,7 @@ def command(
     """
     _check_form(form, bool(paths), exclude, properties, size_bytes, count, is_hot_failover)
     storing = Storing(store, session_id)
-    storing.check(has_properties=bool(properties), is_hot_failover=is_hot_failover)
+    storing.check(is_hot_failover=is_hot_failover)
     names = hot_failover_interfaces(interfaces, is_hot_failover=is_hot_failover)
     _check_paths(paths)
     warn_in_one_line()

@@ -39,12 +39,12 @@ class Storing:
     stores: tuple[Endpoint, ...]
     session_id: int | None
 
-    def check(self, *, has_properties: bool, is_hot_failover: bool) -> None:
+    def check(self, *, is_hot_failover: bool) -> None:
         """Raise click.UsageError for options that exclude each other."""
         if bool(self.stores) != (self.session_id is not None):
             raise click.UsageError("--store needs a --session-id, and --session-id needs a --store")
-        if self.stores and (has_properties or is_hot_failover):
-            raise click.UsageError("--store cannot be used with --property or --hot-failover")
+        if self.stores and is_hot_failover:
+            raise click.UsageError("--store cannot be used with --hot-failover")
 
     def open(self, context: Context, topic: str) -> Source | PersistentSource:
         """Make the source. Raises NotConnected if too few Stores accept it."""

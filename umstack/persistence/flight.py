@@ -64,7 +64,8 @@ class Due(NamedTuple):
     """A message to repeat, or to give up."""
 
     sqn: int
-    payload: bytes
+    message: bytes
+    """As it is repeated, but with topic index 0."""
     stores: int
     """Bits of the Stores that have it, or gave it up."""
     has_expired: bool
@@ -128,13 +129,17 @@ class Flight:
         """From now on no message gets a number."""
         lib.um_flight_end(self.handle)
 
+    def split(self, fragment_bytes: int) -> None:
+        """Longer messages have a number for each fragment of this length."""
+        lib.um_flight_split(self.handle, fragment_bytes)
+
     def limit(self, messages_max: int, bytes_max: int) -> None:
-        """From now on at most so many messages and bytes may be in flight."""
+        """From now on at most so many numbers and bytes may be in flight."""
         lib.um_flight_limit(self.handle, messages_max, bytes_max)
 
-    def has_space(self, payload_bytes: int) -> bool:
-        """Return true if a message of this length is within the limits."""
-        return bool(lib.um_flight_has_space(self.handle, payload_bytes))
+    def has_space(self, payload_bytes: int, properties_bytes: int = 0) -> bool:
+        """Return true if a message of this length, with properties as its last bytes, is within the limits."""
+        return bool(lib.um_flight_has_space(self.handle, payload_bytes, properties_bytes))
 
     def note(
         self, first_sqn: int, last_sqn: int, stores: int, is_lost: bool, required: int
@@ -157,7 +162,7 @@ class Flight:
         if not lib.um_flight_next_due(self.handle, from_sqn, expired_ns, due_ns, stores, self._due):
             return None
         due = self._due
-        return Due(due.sqn, ffi.buffer(due.payload, due.payload_bytes)[:], due.stores, due.has_expired)
+        return Due(due.sqn, ffi.buffer(due.message, due.message_bytes)[:], due.stores, due.has_expired)
 
     def repeated(self, sqn: int, now_ns: int) -> None:
         """A message was repeated."""

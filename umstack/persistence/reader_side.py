@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from umstack.persistence.messages import data_of, extended
+from umstack.persistence.messages import StoredData, data_of, extended
 from umstack.persistence.replay_start import ReplayStart
 from umstack.store.wire import (
     RECOVERED,
@@ -34,15 +34,15 @@ _INDEX_BITS = 20
 _INDEX_MASK = (1 << _INDEX_BITS) - 1
 
 
-class RecoveredMessage(NamedTuple):
-    """A message from a Store."""
+class ReadMessage(NamedTuple):
+    """A message from a Store, or a fragment of one."""
 
     source_reg_id: int
     """Registration id of its source at the Store."""
     source_session_id: int
     """Session id of its source, the same at all Stores."""
     sqn: int
-    data: bytes
+    stored: StoredData
 
 
 class LostRange(NamedTuple):
@@ -78,7 +78,7 @@ class _Source:
     high_sqn: int = -1
     acknowledged_sqn: int | None = None
     """The last one acknowledged over this connection."""
-    waiting: dict[int, bytes | int] = field(default_factory=dict)
+    waiting: dict[int, StoredData | int] = field(default_factory=dict)
     """Answers from `next_sqn` on: a message, or the end of the lost ones that begin here."""
     expected: dict[int, int] = field(default_factory=dict)
     """Messages that the Store does not have yet, and when to request each again."""
@@ -118,7 +118,7 @@ class ReaderSide:
         self.error: RegistrationError | None = None
         """Why the Store refused the reader; SOURCE_NOT_FOUND: it has no source of the topic."""
         self._output: list[bytes] = [self._registration(0, 0)]
-        self._items: list[RecoveredMessage | LostRange] = []
+        self._items: list[ReadMessage | LostRange] = []
         self.is_confirmed = False
         """The Store has received the acknowledgements before confirm()."""
 
@@ -128,7 +128,7 @@ class ReaderSide:
         self._output.clear()
         return output
 
-    def take(self) -> list[RecoveredMessage | LostRange]:
+    def take(self) -> list[ReadMessage | LostRange]:
         """Return and forget the messages that can be delivered and those that are lost, in order; request more."""
         items, self._items = self._items, []
         self._request()
@@ -332,7 +332,7 @@ class ReaderSide:
     def _on_recovered(self, message: bytes) -> None:
         data = data_of(message)
         source = self._reading()
-        self._take(source, extended(data.sqn, source.next_sqn), data.payload)
+        self._take(source, extended(data.sqn, source.next_sqn), data)
 
     def _on_missing(self, answer: RetainedRange, now_ns: int) -> None:
         source = self._source_at(answer.request_index >> _INDEX_BITS)
@@ -346,10 +346,10 @@ class ReaderSide:
         elif sqn < source.asked_sqn:
             source.expected[sqn] = now_ns + RETRY_NS
 
-    def _take(self, source: _Source, sqn: int, answer: bytes | int) -> None:
+    def _take(self, source: _Source, sqn: int, answer: StoredData | int) -> None:
         if sqn >= source.asked_sqn:
             raise MalformedMessage(f"an answer for message {sqn}, which was not requested")
-        if sqn == source.next_sqn and not source.waiting and isinstance(answer, bytes):
+        if sqn == source.next_sqn and not source.waiting and not isinstance(answer, int):
             self._deliver(source, answer)
         elif sqn >= source.next_sqn:
             source.waiting[sqn] = answer
@@ -361,9 +361,9 @@ class ReaderSide:
         if source.next_sqn > source.high_sqn:
             self._request()
 
-    def _deliver(self, source: _Source, payload: bytes) -> None:
+    def _deliver(self, source: _Source, data: StoredData) -> None:
         sqn = source.next_sqn % _SPACE
-        self._items.append(RecoveredMessage(source.reg_id, source.session_id, sqn, payload))
+        self._items.append(ReadMessage(source.reg_id, source.session_id, sqn, data))
         source.next_sqn += 1
 
     def _skip(self, source: _Source, end: int) -> None:

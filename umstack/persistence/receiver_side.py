@@ -7,11 +7,10 @@ Store has them.
 from __future__ import annotations
 
 import enum
-import struct
 from dataclasses import dataclass, field
 
 from umstack._engine.endpoint import Endpoint
-from umstack.persistence.messages import extended, start_near
+from umstack.persistence.messages import extended, sqn_of, start_near, with_topic_index
 from umstack.persistence.source_side import TRANSPORT_NAME
 from umstack.store.wire import (
     RECOVERED,
@@ -32,8 +31,6 @@ from umstack.store.wire import (
 )
 
 _SPACE = 1 << 32
-_TOPIC_INDEX = struct.Struct("!I")
-_TOPIC_INDEX_AT, _SQN_AT = 4, 8
 RETRY_NS = 200_000_000
 """Time after which an unanswered registration, and a request that no Store could serve, is repeated."""
 _QUORUM_NS = 1_000_000_000
@@ -380,13 +377,11 @@ class ReceiverSide:
                 del self._wanted[sqn]
 
     def _on_recovered(self, message: bytes) -> None:
-        (sqn,) = _TOPIC_INDEX.unpack_from(message, _SQN_AT)
-        found = extended(sqn, self._near or 0)
+        found = extended(sqn_of(message), self._near or 0)
         if self._wanted.pop(found, None) is not None:
             self._near = max(self._near or 0, found)
             # It may be stored under the topic index of a former life of the source.
-            index = _TOPIC_INDEX.pack(self.topic_index)
-            self._answers.append(message[:_TOPIC_INDEX_AT] + index + message[_SQN_AT:])
+            self._answers.append(with_topic_index(message, self.topic_index))
 
     def _on_missing(self, store: int, answer: RetainedRange, now_ns: int) -> None:
         sqn = extended(answer.request_index, self._near or 0)

@@ -17,9 +17,8 @@ from umstack.persistence.events import (
     StoreUnresponsive,
 )
 from umstack.persistence.flight import Flight
-from umstack.persistence.messages import encode_data, extended
+from umstack.persistence.messages import extended, with_topic_index
 from umstack.store.wire import (
-    PROACTIVE,
     ConfigurationValue,
     Keepalive,
     KeepaliveSender,
@@ -54,7 +53,7 @@ class SourceLimits:
     """Limits and times of a persistent source.
 
     Args:
-        flight_messages: Maximum number of messages that are not stable.
+        flight_messages: Maximum number of messages, or fragments of long ones, that are not stable.
         flight_bytes: Maximum bytes of messages that are not stable.
         registration_interval_ns: Time after which an unanswered registration is repeated.
         activity_timeout_ns: Time without bytes after which a Store counts as unresponsive.
@@ -394,7 +393,7 @@ class SourceSide:
                 self.flight.remove(due.sqn)
                 self._events.append(NotStable(due.sqn))
                 continue
-            message = encode_data(self._topic_index, due.sqn, due.payload, PROACTIVE)
+            message = with_topic_index(due.message, self._topic_index)
             for at in space:
                 if not due.stores >> at & 1 and space[at] >= len(message):
                     space[at] -= len(message)

@@ -17,7 +17,8 @@ from umstack.config import Config
 from umstack.errors import NotConnected
 from umstack.key_file import NO_KEYS
 from umstack.persistence.advertised import store_endpoint
-from umstack.persistence.reader_side import RETRY_NS, LostRange, ReaderSide, RecoveredMessage
+from umstack.persistence.assembly import Assembly, Item, RecoveredMessage
+from umstack.persistence.reader_side import RETRY_NS, LostRange, ReaderSide, ReadMessage
 from umstack.persistence.replay_start import ReplayStart, replay_start
 from umstack.persistence.session_ids import session_id_of
 from umstack.store.wire import MalformedMessage, RegistrationError, StoreStream, TopicKeys
@@ -29,7 +30,7 @@ _NS = 1_000_000_000
 _SPACE = 1 << 32
 _log = logging.getLogger(__name__)
 StoreAddress = str | tuple[str, int]
-Item = RecoveredMessage | LostRange
+StoredItem = ReadMessage | LostRange
 
 
 def replay(
@@ -139,7 +140,10 @@ class StoreReplay:
         self._expected_ns = int(expected_timeout * _NS)
         self._keys = keys
         self._positions: dict[int, int] = {}
-        """By session id of a source, the number behind the last message or lost range that was taken."""
+        """By session id of a source, the number behind the last message, fragment or lost range that was read."""
+        self._taken: dict[int, int] = {}
+        """The same for whole messages that the caller took: these are acknowledged."""
+        self._assembly = Assembly()
         self._failed: dict[Endpoint, NotConnected] = {}
         self._stop_after: int | None = None
 
@@ -157,6 +161,17 @@ class StoreReplay:
         Raises:
             NotConnected: No Store could be read.
         """
+        self._positions.update(self._assembly.unfinished)
+        self._assembly.abandon()
+        for read in self._read_all():
+            if items := self._assembly.take(read):
+                yield items
+                for item in items[: self._stop_after]:
+                    last_sqn = item.last_sqn if isinstance(item, LostRange) else item.sqn
+                    self._taken[item.source_session_id] = (last_sqn + 1) % _SPACE
+
+    def _read_all(self) -> Iterator[list[StoredItem]]:
+        """Yield what the Stores have, in order of each source. Raises NotConnected if none could be read."""
         self._failed.clear()
         left = list(self._stores) if self._stop_after is None else []
         is_read, failure = False, None
@@ -191,7 +206,7 @@ class StoreReplay:
         self._failed[endpoint] = error
         _log.warning("%s: %s", self.topic, error)
 
-    def _deliver(self, items: Sequence[Item], others: Sequence[Endpoint]) -> Iterator[list[Item]]:
+    def _deliver(self, items: Sequence[StoredItem], others: Sequence[Endpoint]) -> Iterator[list[StoredItem]]:
         """Yield items in order, and in place of a lost range the messages that the other Stores have of it."""
         for is_lost, found in itertools.groupby(items, lambda item: isinstance(item, LostRange)):
             if is_lost and others:
@@ -203,13 +218,13 @@ class StoreReplay:
                 continue
             rows = list(found)
             yield rows
-            for row in rows[: self._stop_after]:
+            for row in rows:
                 last_sqn = row.last_sqn if isinstance(row, LostRange) else row.sqn
                 self._positions[row.source_session_id] = (last_sqn + 1) % _SPACE
             if self._stop_after is not None:
                 return
 
-    def fill(self, lost: LostRange, stores: Sequence[Endpoint]) -> Iterator[list[Item]]:
+    def fill(self, lost: LostRange, stores: Sequence[Endpoint]) -> Iterator[list[StoredItem]]:
         """Yield from other Stores what one has lost. A Store that failed in this replay is not asked again.
 
         Args:
@@ -217,7 +232,7 @@ class StoreReplay:
             stores: The Stores to ask, in this order.
 
         Yields:
-            Messages, and those that none of these Stores has, in order.
+            Messages and fragments, and those that none of these Stores has, in order.
         """
         left = [one for one in stores if one not in self._failed]
         missing, end = lost, (lost.last_sqn + 1) % _SPACE
@@ -237,7 +252,7 @@ class StoreReplay:
         if missing.first_sqn != end:
             yield from self._deliver([missing], ())
 
-    def _read(self, endpoint: Endpoint, only: LostRange | None = None) -> Iterator[list[Item]]:
+    def _read(self, endpoint: Endpoint, only: LostRange | None = None) -> Iterator[list[StoredItem]]:
         """Yield what one Store has, from the positions on, or only what another one has lost."""
         side = ReaderSide(self.topic, self._session_id, self._start, only, self._positions)
         try:
@@ -248,7 +263,7 @@ class StoreReplay:
                         yield items
                         connection.moved_ns = connection.answered_ns = time.monotonic_ns()
                     if only is None and not self._is_explicit:
-                        side.acknowledge(self._positions)
+                        side.acknowledge(self._taken)
                     is_stopped = self._stop_after is not None and side.is_registered
                     if (side.is_complete or is_stopped) and not connection.is_confirming:
                         connection.is_confirming = True
@@ -265,6 +280,7 @@ class StoreReplay:
             )
         if only is None and self._stop_after is None:
             self._positions.update(side.acknowledged())
+            self._taken.update(side.acknowledged() | self._assembly.unfinished)
 
 
 class _Connection:
@@ -318,4 +334,4 @@ class _Connection:
         side.tick(now_ns)
 
 
-__all__ = ["Item", "StoreAddress", "StoreReplay", "replay"]
+__all__ = ["StoreAddress", "StoreReplay", "StoredItem", "replay"]

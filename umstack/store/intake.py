@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from umstack._core import lib
 from umstack.batch import Batch
-from umstack.persistence.messages import encode_data
 from umstack.store.protocol import StoreSide
 from umstack.store.repository import ReceivedRows
 
@@ -12,7 +11,7 @@ from umstack.store.repository import ReceivedRows
 class Intake:
     """Stages received messages in order. One thread.
 
-    Messages of a source that follow its newest one are staged in C, many at a time; others one by one.
+    Messages and fragments of a source that follow its newest one are staged in C, many at a time; others one by one.
 
     Args:
         side: The protocol of the Store.
@@ -26,8 +25,6 @@ class Intake:
         """The next row."""
         self._names: dict[int, tuple[str, int]] = {}
         """Transport session and topic index by the batch's number of the source."""
-        self.refused_fragments = 0
-        """Fragments of messages longer than a datagram, which a Store does not keep yet."""
 
     @property
     def is_waiting(self) -> bool:
@@ -64,17 +61,13 @@ class Intake:
         return found
 
     def _keep_some(self, rows: ReceivedRows, at: int) -> int:
-        """Stage messages from a row on, or leave out an event or a fragment. Returns how many rows; 0: no space now."""
-        flags = rows.flags[at]
-        if lib.um_row_kind_of(flags) != lib.UM_ROW_MESSAGE:
+        """Stage messages from a row on, or leave out an event. Returns how many rows; 0: no space now."""
+        if lib.um_row_kind_of(rows.flags[at]) != lib.UM_ROW_MESSAGE:
             return 1  # the source of an event may be no transport session
-        if flags & lib.UM_MESSAGE_FRAGMENT:
-            self.refused_fragments += 1
-            return 1
         transport, topic_index = self._session(rows.sources[at])
         if kept := self._side.rows(transport, topic_index, rows, at):
             return kept
-        data = encode_data(topic_index, rows.sqns[at], rows.message(at))
+        data = rows.message(at, topic_index)
         return int(self._side.data(transport, topic_index, data, rows.received_ns[at]))
 
 

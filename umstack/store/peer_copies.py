@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from umstack.persistence.reader_side import LostRange, RecoveredMessage
+from umstack.persistence.reader_side import LostRange, ReadMessage
 from umstack.persistence.session_ids import temporary_session_id
 from umstack.persistence.store_replay import StoreReplay
 from umstack.repeated_records import RepeatedRecords
@@ -45,7 +45,7 @@ class PeerCopies:
         """By source that is being copied, or was: when it may be next."""
         self._pause_ns: dict[int, int] = {}
         """By source: the pause after an attempt that copies nothing."""
-        self.found: deque[tuple[int, RecoveredMessage]] = deque()
+        self.found: deque[tuple[int, ReadMessage]] = deque()
         """Copied messages with the numbers of their sources, for the thread of the Store, which calls `taken`."""
         self.ended: deque[int] = deque()
         """Sources of which an attempt has ended, for that thread to take, too."""
@@ -119,7 +119,7 @@ class PeerCopies:
             for item in items:
                 if self._is_stopping:
                     return count
-                if isinstance(item, RecoveredMessage) and item.source_session_id == wanted.session_id:
+                if isinstance(item, ReadMessage) and item.source_session_id == wanted.session_id:
                     count += 1
                     self._space.acquire()
                     self.found.append((wanted.source, item))

@@ -93,6 +93,7 @@ class StoreServer:
             """Address at which clients connect."""
             self._context = context
             self._queue = opened.enter_context(context.event_queue())
+            self._queue._memory.keeps_properties = True
             self._selector = opened.enter_context(selectors.DefaultSelector())
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             opened.callback(os.close, self._wake_fd)
@@ -208,7 +209,6 @@ class StoreServer:
             **self._commits.times().summary(),
             **self._levels,
             "damaged_reads": self._repository.damage_count,
-            "refused_fragments": self._intake.refused_fragments,
             "clients": len(self._clients),
             "topics": len(self._receivers),
             "staged_bytes": self._repository.staged_bytes,

@@ -49,7 +49,10 @@ bool um_delivery_append_any(um_delivery *delivery, um_row *row, const uint8_t *p
     memcpy(space, payload, length);
     if (UM_UNLIKELY(row->flags & UM_MESSAGE_REQUEST))
         um_delivery_note_request(delivery, request);
-    if (UM_LIKELY(!(row->flags & UM_MESSAGE_PROPERTIES)))
+    bool keeps_properties = delivery->receiver->config.keeps_properties;
+    if (UM_UNLIKELY(keeps_properties && row->flags & UM_MESSAGE_PROPERTIES))
+        um_queue_note_properties(delivery->receiver->queue, properties_bytes);
+    if (UM_LIKELY(!(row->flags & UM_MESSAGE_PROPERTIES) || keeps_properties))
         um_delivery_append_message(delivery, row, length);
     else if (row->flags & UM_MESSAGE_FRAGMENT)
         append_fragment_with_properties(delivery, row, space, length, properties_bytes);

@@ -29,6 +29,8 @@ typedef struct um_receiver_config {
     bool use_otr;                   /* recover off the transport, from sources that offer it (off_transport.h) */
     bool source_notification;       /* append a row when a source appears and when it is deleted */
     bool is_hot_failover;           /* rows start with the hot failover option of their message; none stay in frames */
+    bool keeps_properties;          /* the properties of a message stay at the end of its payload, also in fragments;
+                                       um_properties_place has their length, unchecked; with UM_ORDERED_FRAGMENTS only */
     int64_t otr_initial_delay_ns;   /* off-transport recovery starts for gaps older than this */
     uint32_t otr_caching_threshold; /* order map entries above which off-transport recovery starts */
 } um_receiver_config;

@@ -209,6 +209,11 @@ static inline void um_queue_note_request(um_message_queue *queue, const um_reque
 {
     queue->current->requests[queue->current_row] = *request;
 }
+/* Stores the length of the properties of a row that keeps them in its payload; call it between reserve and append. */
+static inline void um_queue_note_properties(um_message_queue *queue, uint32_t properties_bytes)
+{
+    queue->current->properties[queue->current_row] = (um_properties_place){0, properties_bytes};
+}
 /* As um_queue_append, for a payload of at least UM_QUEUE_PINNED_BYTES_MIN bytes that stays in a pinned frame. */
 void um_queue_append_pinned(um_message_queue *queue, const um_row *row, const uint8_t *payload, uint32_t payload_bytes,
                             um_frames *frames);

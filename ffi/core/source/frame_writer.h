@@ -1,6 +1,5 @@
 /* Writes messages into claimed frames of the log: fragmentation (UM-42..UM-48; UX-25: a message that fits is never
- * split, nor one of up to unsplit_bytes), LBMC headers, and publishing frame by frame. Private to the files of the
- * topic layer (source.h).
+ * split), LBMC headers, and publishing frame by frame. Private to the files of the topic layer (source.h).
  *
  * Threads: any publisher; no lock. Memory: the log's claim; the payload is copied. Complexity: linear in the bytes.
  * Errors: um_publish_result of the claim; a refused message takes no sqn (UX-23). Inline, because it runs once per
@@ -24,10 +23,11 @@ static inline um_fragmentation um_fragmentation_plan(const um_source *source, ui
                                                      bool is_batch)
 {
     uint32_t whole = um_lbmc_overhead(false, is_batch, source->has_send_time) + length;
-    if (UM_LIKELY(whole <= body_max) || length <= source->unsplit_bytes)
+    uint32_t fixed_bytes = source->fragment_bytes;
+    if (UM_LIKELY(fixed_bytes == 0 ? whole <= body_max : length <= fixed_bytes))
         return (um_fragmentation){1, length, um_frame_span(whole)};
     uint32_t overhead = um_lbmc_overhead(true, is_batch, source->has_send_time);
-    um_fragmentation f = {.chunk = body_max - overhead};
+    um_fragmentation f = {.chunk = fixed_bytes ? fixed_bytes : body_max - overhead};
     f.count = (length + f.chunk - 1) / f.chunk;
     uint32_t last = length - (f.count - 1) * f.chunk;
     f.span = (f.count - 1) * um_frame_span(overhead + f.chunk) + um_frame_span(overhead + last);

@@ -13,9 +13,9 @@ void um_source_init(um_source *source, void *memory, const um_source_config *con
     source->topic_index = config->topic_index;
     source->tsni_interval_ns = config->tsni_interval_ns;
     source->tsni_threshold_ns = config->tsni_threshold_ns;
-    assert(config->unsplit_bytes + um_source_session_overhead_bytes(session) <= session->config.datagram_max_bytes);
+    assert(config->fragment_bytes + um_source_session_overhead_bytes(session) <= session->config.datagram_max_bytes);
     source->has_send_time = config->has_send_time;
-    source->unsplit_bytes = config->unsplit_bytes;
+    source->fragment_bytes = config->fragment_bytes;
     source->explicit_memory = memory;
     source->explicit_capacity = config->explicit_capacity;
     source->initial_sqn = config->initial_sqn;
@@ -276,13 +276,16 @@ static group plan_group(const um_source *source, const um_messages *messages, ui
     uint32_t overhead = um_source_overhead(source);
     uint32_t claim_max = um_log_claim_max(&session->log);
     uint32_t span_max = claim_max < GROUP_SPAN_MAX ? claim_max : GROUP_SPAN_MAX;
+    uint32_t length_max = body_max - overhead;
+    if (source->fragment_bytes != 0 && source->fragment_bytes < length_max)
+        length_max = source->fragment_bytes;
     um_staged_space space = {0};
     if (messages->staged != NULL)
         space = um_staged_make_space(messages->staged, messages->count - first, UM_FRAME_HEADER_BYTES + body_max);
     group g = {0};
     for (uint32_t i = first; i < messages->count; i++, g.count++) {
         uint32_t length = message_length(messages, i), body = overhead + length;
-        if (length > body_max - overhead || g.span + um_frame_span(body) > span_max)
+        if (length > length_max || g.span + um_frame_span(body) > span_max)
             break;
         bool is_staged = can_stage(space, &g, body, body_max);
         if (g.count > 0 && is_staged != g.is_staged)

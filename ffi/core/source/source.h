@@ -22,9 +22,10 @@ typedef struct um_source_config {
     int64_t tsni_threshold_ns;
     uint32_t explicit_capacity; /* bytes that an explicit batch can hold back */
     bool has_send_time;         /* messages carry the time of sending */
-    /* Messages of up to this length are one fragment whatever the path carries: a longer datagram is sent in pieces or
-     * with IP fragmentation (oversize.h). With their headers they must fit the session's longest datagram. */
-    uint32_t unsplit_bytes;
+    /* Length of a fragment, so that the numbers of a message do not depend on the path: a datagram that is too long for
+     * it is sent in pieces or with IP fragmentation (oversize.h). With its headers a fragment must fit the session's
+     * longest datagram. 0: as long as the path carries. */
+    uint32_t fragment_bytes;
 } um_source_config;
 
 static inline size_t um_source_footprint(const um_source_config *config)

@@ -215,7 +215,7 @@ typedef struct um_source {
     _Atomic int64_t wall_offset_ns;
     _Atomic int64_t claimed_to; /* log position after the newest claim that an application holds */
     atomic_bool is_closed;
-    uint32_t unsplit_bytes; /* um_source_config */
+    uint32_t fragment_bytes; /* um_source_config */
 
     /* TSNI state, under the session's sender lock (UM-62..UM-64). */
     int64_t tsni_interval_ns;  /* 0: off */

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from umstack._engine.endpoint import Endpoint
 from umstack.errors import ResourceLimit
-from umstack.persistence.messages import DATA_HEADER_BYTES, data_of, encode_data, extended
-from umstack.persistence.reader_side import RecoveredMessage
+from umstack.persistence.messages import data_of, extended, sqn_of, with_topic_index
+from umstack.persistence.reader_side import ReadMessage
 from umstack.persistence.source_side import FIRST_SQN_NAME, TRANSPORT_NAME
 from umstack.store.protocol.staged_numbers import StagedNumbers
 from umstack.store.protocol.store_connections import MissingMessages, Outbox, StoreConnection, StoreLimits
@@ -421,13 +421,12 @@ class StoreSide:
         sqn = extended(rows.sqns[first], newest)
         if sqn <= newest:
             return 0  # it may be staged, held or marked lost
-        kept = self.repository.append_rows(number, sqn, rows, first, topic_index)
+        kept, byte_count = self.repository.append_rows(number, sqn, rows, first, topic_index)
         if kept:
             self._newest[number] = sqn + kept - 1
             self._staged.add(number, sqn, sqn + kept - 1)
             self._outbox.counters["messages"] += kept
-            payload_bytes = rows.offsets[first + kept] - rows.offsets[first]
-            self._outbox.counters["message_bytes"] += payload_bytes + kept * DATA_HEADER_BYTES
+            self._outbox.counters["message_bytes"] += byte_count
         return kept
 
     def missing(self) -> Iterator[MissingMessages]:
@@ -446,12 +445,14 @@ class StoreSide:
         """The other Stores have answered."""
         self._gaps.copied.discard(number)
 
-    def copied(self, number: int, message: RecoveredMessage) -> bool:
+    def copied(self, number: int, message: ReadMessage) -> bool:
         """A message of a source came from another Store. Returns false if the staging ring is full: commit first."""
         source = self._sources.get(number)
         if source is None or source.session_id != message.source_session_id:
             return True  # the source has left meanwhile
-        is_kept = self._keep(number, encode_data(source.topic_index, message.sqn, message.data), None)
+        is_kept = self._keep(
+            number, with_type(with_topic_index(message.stored.encoded, source.topic_index), MESSAGE), None
+        )
         self._outbox.counters["copied"] += is_kept
         return is_kept
 
@@ -466,7 +467,7 @@ class StoreSide:
     def _keep(self, number: int, message: bytes, received_ns: int | None) -> bool:
         newest = self._newest_of(number)
         near = self._sources[number].first_sqn if newest is None else newest
-        sqn = extended(data_of(message).sqn, near)
+        sqn = extended(sqn_of(message), near)
         if (number, sqn) in self._staged:
             return True
         if self.repository.holds(number, sqn):

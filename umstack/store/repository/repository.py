@@ -201,6 +201,7 @@ class Repository:
                 self.directory / FILE_NAME, needs_existing=bool(segment_names(self._files))
             )
             self._salt = lib.um_store_salt(self.state.store_id)
+            self._staged_bytes = ffi.new("uint64_t *")
             self._staging = _allocated(
                 lib.um_staging_create(self.settings.staging_bytes),
                 lib.um_staging_free,
@@ -392,7 +393,7 @@ class Repository:
 
     def append_rows(
         self, source: int, first_sqn: int, rows: ReceivedRows, first_row: int, topic_index: int
-    ) -> int:
+    ) -> tuple[int, int]:
         """Stage received messages: those of one session from a row on, with consecutive sequence numbers.
 
         Args:
@@ -403,18 +404,19 @@ class Repository:
             topic_index: Topic index of the messages.
 
         Returns:
-            How many were staged: none if the first row is not a whole message or the staging ring is full.
+            How many were staged, none if the first row is an event or the staging ring is full; and the bytes of their
+            messages.
 
         Raises:
             RepositoryEnded: A write or a sync failed earlier.
         """
         self._check_usable()
         staged = lib.um_staging_append_rows(
-            self._staging, rows.columns, first_row, source, first_sqn, topic_index
+            self._staging, rows.columns, first_row, source, first_sqn, topic_index, self._staged_bytes
         )
         if staged < 0:
-            raise _staging_error(staged, len(rows.message(first_row)))
-        return int(staged)
+            raise _staging_error(staged, len(rows.message(first_row, topic_index)))
+        return int(staged), int(self._staged_bytes[0])
 
     @property
     def staged_bytes(self) -> int:
