@@ -1,4 +1,7 @@
-"""PersistentSource: publishes a topic that Stores keep (docs/store.md)."""
+"""PersistentSource: publishes a topic that Stores keep (docs/store.md).
+
+One file, because every send, event and ending is about the same lock, flight and connections.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Sequence
 
 from umstack.buffers import Buffer
-from umstack.errors import OptionError, WouldBlock
+from umstack.errors import WouldBlock
 from umstack.message_properties import MessageProperties
 from umstack.persistent_source import PersistentSource
 from umstack.source import Source
@@ -51,12 +51,7 @@ class Publisher:
     def send_each(
         self, messages: Sequence[Buffer], properties: MessageProperties, *, flush: bool = False
     ) -> None:
-        """Publish all the messages, each with these properties. Raises OptionError if Stores keep the source's."""
-        if isinstance(self.source, PersistentSource):
-            raise OptionError(
-                f"messages of {self.source.topic!r} cannot have properties, because Stores do not keep them",
-                hint="send without properties, or make a source without store=",
-            )
+        """Publish all the messages, each with these properties."""
         self._last_progress = time.monotonic()
         for number, message in enumerate(messages, 1):
             is_last = flush and number == len(messages)

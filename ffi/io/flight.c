@@ -1,3 +1,4 @@
+/* One file, because every function works on the pages of messages, under one lock. */
 #include "io/flight.h"
 
 #include <stdlib.h>

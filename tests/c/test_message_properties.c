@@ -350,6 +350,39 @@ TEST("UM-58", "with ordered_delivery 0 properties are delivered with the fragmen
     recovering_close(f);
 }
 
+TEST("UP-9", "a Store keeps properties at the end of the payload, also those of which a fragment has a part only")
+{
+    uint8_t block[128];
+    from_hex(little, block);
+    recovering *f = recovering_open(UM_ORDERED_FRAGMENTS, 0, false);
+    f->receiver.config.keeps_properties = true;
+    arrive_part(f, 0, 0, 0, 70, 100, block);
+    arrive_part(f, 1, 0, 70, 86, 100, block);
+    arrive_part(f, 2, 2, 0, 120, 100, block); /* a divided block */
+    arrive_part(f, 3, 2, 120, 36, 100, block);
+    arrive_whole(f, 4, 7, block, BLOCK_BYTES);
+    arrive_whole(f, 5, 3, block, UINT32_MAX); /* unchecked */
+    arrive_whole(f, 6, 3, NULL, 0);
+    um_rows rows = um_queue_take(&f->queue, UINT32_MAX);
+    static const uint32_t payloads[] = {70, 86, 120, 36, 7 + BLOCK_BYTES, 3 + BLOCK_BYTES, 3};
+    static const uint32_t block_at[] = {70, 30, 100, 0, 7, 3, 3};
+    CHECK_EQ(rows.count, 8); /* the first is an event */
+    for (uint32_t i = 0; i < 7; i++) {
+        const um_block *b = rows.block;
+        uint32_t at = i + 1, bytes = (uint32_t)(b->offsets[at + 1] - b->offsets[at]);
+        CHECK_EQ(b->sequence_numbers[at], i);
+        CHECK_EQ(bytes, payloads[i]);
+        CHECK_EQ((b->flags[at] & UM_MESSAGE_PROPERTIES) != 0, i < 6);
+        CHECK(i == 6 || b->properties[at].bytes == (i == 5 ? UINT32_MAX : BLOCK_BYTES));
+        CHECK(i > 3 || b->message_lengths[at] == 100 + BLOCK_BYTES);
+        const uint8_t *kept = b->payload + b->offsets[at] + block_at[i], *sent = i == 3 ? block + 20 : block;
+        CHECK(memcmp(kept, sent, bytes - block_at[i]) == 0);
+    }
+    CHECK_EQ(f->receiver.counters.properties_dropped, 0);
+    um_queue_release(rows.block, rows.count);
+    recovering_close(f);
+}
+
 TEST("W1", "an invalid block is left out, a length beyond the payload is ignored; both are counted")
 {
     static const um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL, UM_ORDERED_FRAGMENTS};

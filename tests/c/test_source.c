@@ -94,6 +94,34 @@ TEST("UX-25 UM-21 UM-42 UM-45 W4", "any length, any datagram size: whole if it f
     }
 }
 
+TEST("UP-9", "with fragments of a fixed length, the numbers of a message depend on its length only")
+{
+    enum { FRAGMENT = 400 };
+    static const uint32_t lengths[] = {0, FRAGMENT, FRAGMENT + 1, 3 * FRAGMENT, 3 * FRAGMENT + 1, 5};
+    static const uint32_t last[] = {0, 1, 3, 6, 10, 11};
+    static const uint32_t paths[] = {300, 1400}; /* shorter than a fragment, and long enough for several */
+    static uint8_t data[9 * FRAGMENT];
+    for (uint32_t k = 0; k < 4; k++) {
+        um_source_session_config config = default_config();
+        fixture *f = session_open(&config);
+        um_source *source = source_open(f, ORDERS, 0);
+        source->fragment_bytes = FRAGMENT;
+        atomic_store(&f->session->body_max_bytes, paths[k % 2]);
+        if (k < 2) {
+            for (uint32_t i = 0; i < 6; i++)
+                CHECK_EQ(um_source_send(source, data, lengths[i], 0, f->now_ns, &f->actions), last[i]);
+        } else {
+            um_messages all = {.data = data, .lengths = lengths, .count = 6};
+            uint64_t done_bytes;
+            CHECK_EQ(um_source_send_many(source, &all, 0, f->now_ns, &f->actions, &done_bytes), 6);
+        }
+        um_lbmc_extras extras = {.properties_bytes = 100};
+        CHECK_EQ(um_source_send_with(source, data, FRAGMENT, &extras, 0, f->now_ns, &f->actions), 12);
+        CHECK_EQ(um_source_send_with(source, data, FRAGMENT + 1, &extras, 0, f->now_ns, &f->actions), 14);
+        session_close(f);
+    }
+}
+
 TEST("", "the longest message is sent, one byte more is refused")
 {
     um_source_session_config config = default_config();

@@ -1,4 +1,4 @@
-"""A persistent source whose path carries less than it did: its longest message stays one message with one number."""
+"""A persistent source whose path carries less than it did: its messages have as many fragments as before."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _shrink_interface(hosts: list[Host], mtu: int) -> None:
         ),
     ],
 )
-def test_the_longest_message_stays_one_message_when_the_path_shrinks(
+def test_the_numbers_of_messages_do_not_depend_on_the_path(
     make_lab: MakeLab,
     tmp_path: Path,
     shrink: Callable[[list[Host], int], None],
@@ -51,7 +51,7 @@ def test_the_longest_message_stays_one_message_when_the_path_shrinks(
     after: int,
     transport: str,
 ) -> None:
-    """The promised length holds while the source lives. Store and subscriber get each message whole, once."""
+    """Every message has two fragments; Store and subscriber get each whole, once. UP-9."""
     lab = make_lab(hosts=2, mtu=before, segmentation="real")
     with members(*lab.hosts) as (publisher, subscriber), store_on(subscriber, tmp_path) as store:
         receiver = subscriber.receiver("kept")
@@ -66,20 +66,19 @@ def test_the_longest_message_stays_one_message_when_the_path_shrinks(
         )
         with source:
             source.wait_connected(timeout=10)
-            longest = source.message_maximum_bytes
+            longest = source._source._publication.fragment_bytes
             assert longest > after
             sent: list[bytes] = []
 
             def send() -> None:
                 for _ in range(EACH):
-                    sent.append(len(sent).to_bytes(4) + bytes(longest - 4))
-                    assert source.send(sent[-1], flush=True, timeout=10) == len(sent) - 1
+                    sent.append(len(sent).to_bytes(4) + bytes(longest))
+                    assert source.send(sent[-1], flush=True, timeout=10) == 2 * len(sent) - 1
 
             for mtu in (before, after, before):
                 shrink(lab.hosts, mtu)
                 send()
                 assert source.wait_stable(timeout=10), source.unstable
-                assert source.message_maximum_bytes == longest
             assert [message.data for message in collect(receiver, len(sent), 20)] == sent
     kept = {record.sqn: data_of(record.message).payload for record in dump(tmp_path)}
-    assert kept == dict(enumerate(sent))
+    assert [kept[sqn] + kept[sqn + 1] for sqn in range(0, len(kept), 2)] == sent

@@ -149,3 +149,22 @@ def test_copies_that_wait_for_space_do_not_delay_the_end(
         assert [message.sqn for _, message in copies.found] == [1, 2, 3]
         copies.stop()
         assert len(copies.found) < 20
+
+
+def test_copies_are_the_stored_messages(tmp_path: Path) -> None:
+    """UP-83: with their fragments and properties, byte for byte."""
+    with three(tmp_path) as (ports, runs, stores), publishing(ports) as source:
+        runs[2].close()
+        wait_for(lambda: len(source.active_stores) == 2)
+        for at in range(20):
+            source.send(bytes([at]) * 5000 * (at % 3), properties={"at": at} if at % 2 else None)
+        source.flush()
+        assert source.wait_stable(SECONDS)
+
+        def all_of(store: PausedStore) -> list[bytes]:
+            state = store.side.repository.state.sources("orders")
+            return [one.message for one in store.side.repository.read(state[0].number, 0)] if state else []
+
+        with running_store(tmp_path / "empty", ports[2]) as again:
+            wait_for(lambda: len(all_of(again)) == len(all_of(stores[0])), seconds=4 * SECONDS)
+            assert all_of(again) == all_of(stores[0])
