@@ -126,7 +126,7 @@ def test_tables_from_slices_are_those_from_all_rows(tmp_path: Path, monkeypatch:
     assert min(len(expected[name]) for name in ("losses", "incidents", "repairs", "suggestions")) > 0
     assert len(expected["nak_storms"]) > 0
     monkeypatch.setattr(row_pile, "SLICE_ROWS", 500)
-    monkeypatch.setattr(rare_rows, "_BLOCK_BITS", 8)
+    monkeypatch.setattr(rare_rows, "_BLOCK_BITS", (8, 8))
     spilt = facts_of(captures)
     assert spilt.rare.is_in_file
     numbered = Numbered.of(spilt)

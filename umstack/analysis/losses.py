@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import polars as pl
 
@@ -21,6 +22,8 @@ STORM_REQUESTS, STORM_NAKS = 100, 10
 """Minimum NAKs per tenth of a second in a storm: fewer are normal recovery."""
 _STORM_WINDOWS = 64
 """Windows whose NAKs are counted together."""
+_STORM_BITS = 14
+"""Bits of the numbers that are counted together."""
 
 
 REASONS = {
@@ -130,11 +133,17 @@ def losses_of(rows: Rare, everything: list[Seen], waits: pl.DataFrame) -> pl.Dat
 
 def retries(slices: Iterable[Rare], everything: list[Seen]) -> pl.DataFrame:
     """Return by receiver the longest time between two NAKs for one number, and the time of its last NAK of all."""
+    return longest_retries(retries_of(rows, everything) for rows in slices)
+
+
+def retries_of(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
+    """Return `retries` of one slice."""
     step, last = pl.col("nak_times").list.diff().list.max().max(), pl.col("last_nak_ns").max()
-    parts = [
-        _judged_naks(rows, everything).group_by(*_RECEIVER).agg(retry_ns=step, active_ns=last)
-        for rows in slices
-    ]
+    return _judged_naks(rows, everything).group_by(*_RECEIVER).agg(retry_ns=step, active_ns=last)
+
+
+def longest_retries(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Combine the `retries` of slices."""
     return pl.concat(parts).group_by(*_RECEIVER).agg(pl.col("retry_ns", "active_ns").max())
 
 
@@ -226,7 +235,16 @@ def asked(rows: Rare, best: pl.DataFrame) -> pl.DataFrame:
 
 def best_points(slices: Iterable[Rare]) -> pl.DataFrame:
     """Return for each receiver the point that saw the most of its NAKs."""
-    parts = [rows.naks.group_by(*_RECEIVER, "point").agg(requests=pl.len()) for rows in slices]
+    return best_of(map(points_of, slices))
+
+
+def points_of(rows: Rare) -> pl.DataFrame:
+    """Return the number of each receiver's NAKs in a slice by point."""
+    return rows.naks.group_by(*_RECEIVER, "point").agg(requests=pl.len())
+
+
+def best_of(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Return `best_points` of slices, given their `points_of`."""
     counts = pl.concat(parts).group_by(*_RECEIVER, "point").agg(pl.col("requests").sum())
     ordered = counts.sort("requests", "point").group_by(*_RECEIVER, maintain_order=True)
     return ordered.agg(pl.col("point").last())
@@ -289,51 +307,82 @@ def recovery_histogram(lost: Iterable[pl.DataFrame], bins_per_decade: int = 10) 
 
 def nak_storms(slices: Iterable[Rare], best: pl.DataFrame) -> pl.DataFrame:
     """Return one row per storm: its span, NAKs, numbers requested and requested again, and its receivers."""
-    time = pl.col("time_ns")
-    key = [*SESSION, "window", "receiver"]
-    # The numbers that a receiver requests at one instant count as one NAK. They can be in several slices.
-    instants = RowPile()
-    parts = []
+    found = Storms()
     for rows in slices:
-        own = _requested(rows, best)
-        many = own.group_by(key).agg(requests=pl.len().cast(pl.Int64), start_ns=time.min(), end_ns=time.max())
-        parts.append(many)
-        once = own.select(*key, "time_ns").unique()
-        instants.add_by(once, *map(pl.col, SESSION), pl.col("window") // _STORM_WINDOWS)
-    naks = pl.concat(one.group_by(key).agg(naks=time.n_unique().cast(pl.Int64)) for one in instants.slices())
-    spans = [pl.col("start_ns").min(), pl.col("end_ns").max()]
-    by_window = pl.concat(parts).group_by(key).agg(pl.col("requests").sum(), *spans).join(naks, key)
-    windows = by_window.group_by(*SESSION, "window").agg(pl.col("requests", "naks").sum())
-    stormy = windows.filter((pl.col("requests") >= STORM_REQUESTS) & (pl.col("naks") >= STORM_NAKS))
-    island = pl.col("window") - pl.int_range(pl.len()).over(*SESSION)
-    storms = stormy.sort(*SESSION, "window").select(*SESSION, "window", island.alias("storm"))
-    of_storm = [*SESSION, "storm", "receiver"]
-    of_window = by_window.join(storms, [*SESSION, "window"])
-    distinct = [of_window.select(*of_storm, distinct=pl.lit(0, pl.Int64)).clear()]
-    for rows in slices if len(storms) else ():
-        requested = _requested(rows, best).join(storms, [*SESSION, "window"]).group_by(of_storm)
-        distinct.append(requested.agg(distinct=pl.col("sqn").n_unique().cast(pl.Int64)))
-    numbers = pl.concat(distinct).group_by(of_storm).agg(pl.col("distinct").sum())
-    by_receiver = (
-        of_window.group_by(of_storm)
-        .agg(pl.col("requests", "naks").sum(), *spans)
-        .join(numbers, of_storm)
-        .sort("requests", "receiver", descending=True)
-    )
-    total = pl.col("requests").sum()
-    behind = pl.struct("receiver", "requests", share=pl.col("requests") / total)
-    return (
-        by_receiver.group_by(*SESSION, "storm", maintain_order=True)
-        .agg(*spans, pl.col("naks").sum(), total, repeated=total - pl.col("distinct").sum(), receivers=behind)
-        .drop("storm")
-        .sort(*SESSION, "start_ns")
-    )
+        found.add(requested(rows, best))
+    return found.frame()
 
 
-def _requested(rows: Rare, best: pl.DataFrame) -> pl.DataFrame:
+def requested(rows: Rare, best: pl.DataFrame) -> pl.DataFrame:
     """Return the numbers that receivers requested in a slice, once for each instant, with the window of a storm."""
-    requested = _at(best, rows).select(*_RECEIVER, "time_ns", "sqn").unique()
-    return requested.with_columns(window=pl.col("time_ns") // STORM_NS)
+    naks = _at(best, rows).select(*_RECEIVER, "time_ns", "sqn").unique()
+    return naks.with_columns(window=pl.col("time_ns") // STORM_NS)
+
+
+class Storms:
+    """Collects the requests of slices (`requested`), by time."""
+
+    def __init__(self) -> None:
+        """Start without requests."""
+        self._requests = RowPile()
+
+    def add(self, requests: pl.DataFrame) -> None:
+        """Add the requests of a slice."""
+        self._requests.add_by(requests, *map(pl.col, SESSION), pl.col("window") // _STORM_WINDOWS)
+
+    def frame(self) -> pl.DataFrame:
+        """Return `nak_storms` of all requests."""
+        time, total = pl.col("time_ns"), pl.col("requests").sum()
+        parts = [
+            rows.group_by(*SESSION, "window", "receiver").agg(
+                # The numbers that a receiver requests at one instant count as one NAK.
+                requests=pl.len().cast(pl.Int64),
+                naks=time.n_unique().cast(pl.Int64),
+                start_ns=time.min(),
+                end_ns=time.max(),
+            )
+            for rows in self._requests.slices()
+        ]
+        by_window = pl.concat(parts)
+        windows = by_window.group_by(*SESSION, "window").agg(pl.col("requests", "naks").sum())
+        stormy = windows.filter((pl.col("requests") >= STORM_REQUESTS) & (pl.col("naks") >= STORM_NAKS))
+        island = pl.col("window") - pl.int_range(pl.len()).over(*SESSION)
+        storms = stormy.sort(*SESSION, "window").select(*SESSION, "window", island.alias("storm"))
+        of_storm = [*SESSION, "storm", "receiver"]
+        spans = [pl.col("start_ns").min(), pl.col("end_ns").max()]
+        by_receiver = (
+            by_window.join(storms, [*SESSION, "window"])
+            .group_by(of_storm)
+            .agg(pl.col("requests", "naks").sum(), *spans)
+            .join(self._distinct(storms), of_storm)
+            .sort("requests", "receiver", descending=True)
+        )
+        behind = pl.struct("receiver", "requests", share=pl.col("requests") / total)
+        return (
+            by_receiver.group_by(*SESSION, "storm", maintain_order=True)
+            .agg(
+                *spans,
+                pl.col("naks").sum(),
+                total,
+                repeated=total - pl.col("distinct").sum(),
+                receivers=behind,
+            )
+            .drop("storm")
+            .sort(*SESSION, "start_ns")
+        )
+
+    def _distinct(self, storms: pl.DataFrame) -> pl.DataFrame:
+        """Return how many numbers each receiver requested in each storm."""
+        by_number, block = RowPile(), pl.col("sqn") // 2**_STORM_BITS
+        nobody = pl.lit(None, pl.String).alias("receiver")
+        by_number.add(storms.clear().select(*SESSION, "storm", nobody, pl.lit(0, pl.Int64).alias("sqn")))
+        for rows in self._requests.slices() if len(storms) else ():
+            stormy = rows.join(storms, [*SESSION, "window"]).select(*SESSION, "storm", "receiver", "sqn")
+            by_number.add_by(stormy, *map(pl.col, SESSION), block)
+        of_storm = [*SESSION, "storm", "receiver"]
+        numbers = pl.col("sqn").n_unique().cast(pl.Int64)
+        parts = [rows.group_by(of_storm).agg(distinct=numbers) for rows in by_number.slices()]
+        return pl.concat(parts).group_by(of_storm).agg(pl.col("distinct").sum())
 
 
 def repairs(slices: Iterable[Rare], window_ns: int = 0) -> pl.DataFrame:
@@ -341,12 +390,19 @@ def repairs(slices: Iterable[Rare], window_ns: int = 0) -> pl.DataFrame:
 
     With `window_ns`, return one row per window of that length (column `window`), taking earlier windows into account.
     """
-    key = ["point", *SESSION]
-    whole = [*key, *([WINDOW] if window_ns else [])]
     counted, refused = [], []
     for rows in slices:
-        counted.append(_counted_repairs(rows, window_ns))
-        refused.append(_counted_refusals(rows, window_ns))
+        counted.append(counted_repairs(rows, window_ns))
+        refused.append(counted_refusals(rows, window_ns))
+    return total_repairs(counted, refused, window_ns)
+
+
+def total_repairs(
+    counted: Iterable[pl.DataFrame], refused: Iterable[pl.DataFrame], window_ns: int = 0
+) -> pl.DataFrame:
+    """Return `repairs` of slices, given their `counted_repairs` and `counted_refusals`."""
+    key = ["point", *SESSION]
+    whole = [*key, *([WINDOW] if window_ns else [])]
     totals = pl.concat(counted).group_by(whole).agg(pl.exclude(whole).sum())
     blind = pl.col("naks").sum().over(key) == 0
     honest = totals.with_columns(
@@ -360,7 +416,7 @@ def repairs(slices: Iterable[Rare], window_ns: int = 0) -> pl.DataFrame:
     return honest.join(refusals, whole, "left").with_columns(reasons).sort(whole)
 
 
-def _counted_repairs(rows: Rare, window_ns: int) -> pl.DataFrame:
+def counted_repairs(rows: Rare, window_ns: int = 0) -> pl.DataFrame:
     """Return the retransmissions of a slice by point and window."""
     key = ["point", *SESSION]
     names = [*key, "copy", "sqn", "time_ns", "udp_bytes", "is_repair", "is_own"]
@@ -397,7 +453,7 @@ def _counted_repairs(rows: Rare, window_ns: int) -> pl.DataFrame:
     )
 
 
-def _counted_refusals(rows: Rare, window_ns: int) -> pl.DataFrame:
+def counted_refusals(rows: Rare, window_ns: int = 0) -> pl.DataFrame:
     """Return the refused numbers of a slice by point, window, copy and reason."""
     reason = pl.col("ncf_reason")
     refused = [(reason == key).sum().cast(pl.Int64).alias(name) for key, name in REASONS.items()]
@@ -433,7 +489,8 @@ def lost_repairs(
     pairs = ways.select(_PAIR).unique()
     missing = pl.max_horizontal(pl.col("sent") - pl.col("arrived").fill_null(0), pl.lit(0, pl.Int64))
     parts = []
-    for rows in slices:
+    # Without pairs, one slice gives the columns.
+    for rows in slices if len(pairs) else islice(slices, 1):
         again = rows.repairs.filter(pl.col("sqn").is_not_null())
         passed = (
             again.rename({"point": "from_point"})

@@ -6,6 +6,7 @@ slice by slice.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -15,10 +16,10 @@ from umstack.analysis.numbering import Reference, Session, unwrapped
 from umstack.capture.reading.schema import LBTRU
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import NAK, NCF, RETRANSMISSION, SESSION
-from umstack.facts.row_pile import RowPile
+from umstack.facts.row_pile import SLICE_ROWS, RowPile
 
-_BLOCK_BITS = 14
-"""Bits of the numbers of a block, whose rows are in one slice."""
+_BLOCK_BITS = (14, 17)
+"""Fewest and most bits of the numbers of a block, whose rows are in one slice."""
 _NO_BLOCK = -1 << 62
 _ORDER = (*SESSION, "time_ns", "kind", "point", "receiver", "sqn", "ncf_reason", "udp_bytes")
 
@@ -63,7 +64,7 @@ class RareSlices:
         """Unwrap the numbers of facts with the references of their sessions."""
         unicast = unicast_sessions(facts)
         pile = RowPile(spills=facts.rare.spills)
-        block = (pl.col("sqn") // 2**_BLOCK_BITS).fill_null(_NO_BLOCK)
+        block = (pl.col("sqn") // 2 ** _block_bits(facts)).fill_null(_NO_BLOCK)
         for rows in facts.rare.slices():
             pile.add_by(_numbered(rows, unicast, known), *map(pl.col, SESSION), block)
         return cls(pile)
@@ -83,6 +84,14 @@ class RareSlices:
     def changed(self, change: Callable[[pl.DataFrame], pl.DataFrame]) -> RareSlices:
         """Return the slices with changed rows; their numbers must stay."""
         return RareSlices(self._rows.changed(change))
+
+
+def _block_bits(facts: Facts) -> int:
+    """Return the bits of a block's numbers. The rarer the rows, the more numbers, because each block is written alone:
+    a quarter of a slice on average."""
+    numbers_per_row = max(1, sum(map(len, facts.sends.values()))) / max(1, len(facts.rare))
+    fewest, most = _BLOCK_BITS
+    return min(most, max(fewest, int(math.log2(numbers_per_row * SLICE_ROWS / 4))))
 
 
 def _numbered(rows: pl.DataFrame, unicast: pl.DataFrame, known: dict[Session, Reference]) -> pl.DataFrame:

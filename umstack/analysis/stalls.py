@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import polars as pl
 
@@ -42,11 +40,10 @@ def paused_ns(sends: Sends) -> int:
     return sum(int(piece[piece > STALL_NS].sum()) for piece in steps)
 
 
-def stalls(facts: Facts, slices: Iterable[Rare]) -> pl.DataFrame:
-    """Return one row per stall: a pause between two first sendings that ended when a receiver's loss was repaired.
+def paced_streams(facts: Facts) -> dict[tuple[str, int], tuple[str, Sends]]:
+    """Return for each session with flow control the point that saw most of its first sendings, and these.
 
-    Only sessions with flow control have stalls. All times of a session are those of the capture point that saw most of
-    its first sendings; over LBT-RU, of those to the receiver that was sent the most.
+    Over LBT-RU, they are those to the receiver that was sent the most.
     """
     paced = set(facts.counts.filter(pl.col("kind") == STATUS).select(SESSION).iter_rows())
     best: dict[tuple[str, int], tuple[str, Sends]] = {}
@@ -54,16 +51,24 @@ def stalls(facts: Facts, slices: Iterable[Rare]) -> pl.DataFrame:
         session = (publisher, session_id)
         if session in paced and (session not in best or len(sends) > len(best[session][1])):
             best[session] = (point, sends)
+    return best
+
+
+def stalls_of(rows: Rare, paced: dict[tuple[str, int], tuple[str, Sends]]) -> pl.DataFrame:
+    """Return the stalls that losses of a slice ended, once for each loss. `last_of_each` combines those of all slices.
+
+    A stall is a pause between two first sendings that ended when a receiver's loss was repaired. All times of a session
+    are those of one point, from `paced_streams`.
+    """
     found = [pl.DataFrame(schema=STALLS)]
-    for rows in slices if best else ():
-        for (publisher, session_id), (point, sends) in best.items():
-            where = {"publisher": publisher, "session_id": session_id, "point": point}
-            waits = _waits(rows.naks.filter(**where), rows.repairs.filter(**where))
-            named = _ended_by(waits, sends).with_columns(
-                pl.lit(value).alias(name) for name, value in where.items()
-            )
-            found.append(named.select(pl.col(name).cast(kind) for name, kind in STALLS.items()))
-    return _last_of_each(pl.concat(found))
+    for (publisher, session_id), (point, sends) in paced.items():
+        where = {"publisher": publisher, "session_id": session_id, "point": point}
+        waits = _waits(rows.naks.filter(**where), rows.repairs.filter(**where))
+        named = _ended_by(waits, sends).with_columns(
+            pl.lit(value).alias(name) for name, value in where.items()
+        )
+        found.append(named.select(pl.col(name).cast(kind) for name, kind in STALLS.items()))
+    return pl.concat(found)
 
 
 def _waits(naks: pl.DataFrame, repairs: pl.DataFrame) -> pl.DataFrame:
@@ -85,8 +90,8 @@ def _waits(naks: pl.DataFrame, repairs: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _last_of_each(found: pl.DataFrame) -> pl.DataFrame:
-    """Return each stall with the last repair before its end."""
+def last_of_each(found: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per stall, with the last repair before its end."""
     stall = [*SESSION, "start_ns"]
     last = found.sort("repaired_ns", "sqn", "receiver", descending=[False, True, True])
     return last.unique(stall, keep="last", maintain_order=True).sort(stall)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -212,9 +212,10 @@ class Waits:
         """Start without losses."""
         self._losses, self._repeats, self._retries = RowPile(), RowPile(), RowPile()
 
-    def add(self, lost: pl.DataFrame, asked: pl.DataFrame) -> None:
-        """Add the losses of a slice (`losses.losses_of`), and its NAKs with the waits before and after them
-        (`losses.asked`)."""
+    @staticmethod
+    def of_slice(lost: pl.DataFrame, asked: pl.DataFrame) -> dict[str, pl.DataFrame]:
+        """Return the frames for `add` of a slice: of its losses (`losses.losses_of`), and of its NAKs with the waits
+        before and after them (`losses.asked`)."""
         loss, naks, trip = [*SESSION, "receiver", "sqn"], pl.col("naks"), pl.col("trip_ns")
         of_first = asked.filter(pl.col("wait_ns").is_null()).group_by(loss).agg(pl.col("next_ncf_ns").min())
         # A wait that includes a lost retransmission or a refused NAK is no time of the path.
@@ -223,11 +224,6 @@ class Waits:
         timed = own.join(of_first, loss, "left").with_columns(answered_ns=pl.when(is_answered).then(trip))
         is_open = pl.col("repaired_ns").is_null()
         times = ("trip_ns", "answered_ns", "nak_ns", "first_wait_ns")
-        self._losses.add_by(
-            timed.select("receiver", "naks", *SESSION, *times, is_open=is_open),
-            *map(pl.col, SESSION),
-            pl.col("receiver").fill_null(""),
-        )
         wait = pl.col("wait_ns")
         is_backoff = wait.is_not_null() & pl.col("ncf_reason").is_null()
         after_ncf = wait.is_not_null() & pl.col("ncf_reason").is_not_null()
@@ -237,10 +233,18 @@ class Waits:
             is_limited=(pl.col("ncf_reason") != "ignored").any(),
         )
         is_repeated = pl.any_horizontal(pl.col("refused_ns", "ncf_wait_ns").is_not_null(), "is_limited")
-        self._repeats.add(repeats.filter(is_repeated).drop("sqn"))
         retried = timed.filter(naks > 1).select(*loss, "trip_ns")
-        retries = asked.filter(is_backoff).join(retried, loss).select(*SESSION, "wait_ns", "trip_ns")
-        self._retries.add(retries)
+        return {
+            "waits": timed.select("receiver", "naks", *SESSION, *times, is_open=is_open),
+            "repeats": repeats.filter(is_repeated).drop("sqn"),
+            "retried": asked.filter(is_backoff).join(retried, loss).select(*SESSION, "wait_ns", "trip_ns"),
+        }
+
+    def add(self, frames: Mapping[str, pl.DataFrame]) -> None:
+        """Add the frames of a slice."""
+        self._losses.add_by(frames["waits"], *map(pl.col, SESSION), pl.col("receiver").fill_null(""))
+        self._repeats.add(frames["repeats"])
+        self._retries.add(frames["retried"])
 
     def of_sessions(self) -> pl.DataFrame:
         """Return one row per session that lost something: its losses, and the usual times of its path."""

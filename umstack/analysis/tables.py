@@ -8,15 +8,15 @@ import polars as pl
 
 from umstack.analysis import clients, clocks, losses, numbering, once, recoveries, stores, traffic
 from umstack.analysis.incidents import incidents
-from umstack.analysis.rare_rows import RareSlices, unicast_sessions
-from umstack.analysis.stalls import stalls
-from umstack.analysis.suggestions import Waits, suggestions
+from umstack.analysis.judged import Captured, Frames, Habits, Judged
+from umstack.analysis.rare_rows import unicast_sessions
+from umstack.analysis.suggestions import suggestions
 from umstack.capture.reading.notes import with_count
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import NOTE
 from umstack.facts.points import points_in, renamed, short_names
 from umstack.facts.row_pile import in_slices
-from umstack.facts.sessions import renumbered, sessions_in, short_numbers, short_receivers
+from umstack.facts.sessions import renumbered, sessions_in, short_numbers
 
 Tables = dict[str, pl.DataFrame]
 
@@ -33,41 +33,35 @@ def tables_of(facts: Facts, mtu: int = 1500) -> Tables:
     return _with_short_names(tables_of_part(facts, mtu))
 
 
-def tables_of_part(facts: Facts, mtu: int = 1500) -> Tables:
+def tables_of_part(facts: Facts, mtu: int = 1500, judged: Iterable[Frames] | None = None) -> Tables:
     """Return the tables of some of the sessions, for `together`: points have their whole names,
-    sessions their numbers."""
-    facts = facts.with_receivers(short_receivers(facts.receivers()))
-    numbered = numbering.Numbered.of(facts)
-    captured = RareSlices.of(facts, numbered.known)
-    everything, slices, compared = clocks.on_one_clock(numbered.everything, captured)
+    sessions their numbers.
+
+    `judged` are the frames of all slices (`Captured.judged`), if others made them from the facts' `rare`; the facts
+    then have no such rows.
+    """
+    captured = Captured.of(facts)
+    facts, everything, compared = captured.facts, captured.everything, captured.compared
+    collected = Judged()
+    for frames in captured.judged(Habits.of(captured.habits())) if judged is None else judged:
+        collected.add(frames)
     covered = numbering.coverage(everything)
     found = traffic.sessions(facts, covered)
-    retries, best = losses.retries(slices, everything), losses.best_points(slices)
-    lost, waits = losses.Losses(), Waits()
-    for rows in slices:
-        of_slice = losses.losses_of(rows, everything, retries)
-        lost.add(of_slice)
-        waits.add(of_slice, losses.asked(rows, best))
     rates, sizes = once.rates(facts), once.sizes(facts)
     made = {
         "topics": traffic.topics(facts),
         "sessions": found,
-        "losses": lost.frame(),
-        "repairs": losses.repairs(slices),
-        "stalls": stalls(facts, captured),
+        **collected.tables(),
         "recoveries": recoveries.recoveries(facts),
         "stores": stores.stores(facts),
         "coverage": covered,
-        "nak_storms": losses.nak_storms(slices, best),
         "rates": rates,
         "datagram_sizes": sizes,
         "clients": clients.clients(facts),
         "ip_fragments": facts.fragments,
         "remarks": _written_out(facts.remarks),
-        "incidents": incidents(lost, found, everything),
+        "incidents": incidents(collected.losses, found, everything),
         "gaps": numbering.gaps(everything, facts.runs),
-        "recovery_latency": losses.recovery_latency(lost),
-        "recovery_histogram": losses.recovery_histogram(lost),
         "rate_summary": traffic.rate_summary(rates),
         "bursts": traffic.bursts(rates),
         "duplicates": traffic.duplicates(covered),
@@ -77,11 +71,11 @@ def tables_of_part(facts: Facts, mtu: int = 1500) -> Tables:
     }
     made["client_totals"] = clients.totals(made["clients"])
     made["lost_repairs"] = losses.lost_repairs(
-        slices, clocks.shifted(facts.counts, compared, ("first_ns", "last_ns")), made["latency"]
+        captured.slices, clocks.shifted(facts.counts, compared, ("first_ns", "last_ns")), made["latency"]
     )
     unicast = unicast_sessions(facts)
-    steady = traffic.of_a_steady_clock(rates, numbered.everything)
-    made["suggestions"] = suggestions(waits, made["incidents"], steady, unicast)
+    steady = traffic.of_a_steady_clock(rates, captured.numbered.everything)
+    made["suggestions"] = suggestions(collected.waits, made["incidents"], steady, unicast)
     return {name: _in_order(numbering.without_lives(table)) for name, table in made.items()}
 
 

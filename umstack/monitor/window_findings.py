@@ -188,7 +188,7 @@ def _recovered(
         of_own = asked.join(own, [*SESSION, "receiver", "sqn"], "semi")
         incidents = happened.filter(pl.col(WINDOW) == at)
         own_waits = Waits()
-        own_waits.add(own, of_own)
+        own_waits.add(Waits.of_slice(own, of_own))
         helps = suggestions(own_waits, incidents, once.rates(facts), unicast)
         waits.append(waited.with_columns(pl.lit(at, pl.Int64).alias(WINDOW)))
         helping.append(helps.with_columns(pl.lit(at, pl.Int64).alias(WINDOW)))
