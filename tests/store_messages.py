@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from umstack._engine.endpoint import Endpoint
+from umstack.persistence.pacing import PACING_NAME
 from umstack.store.wire import (
     ConfigurationValue,
     ConsumptionAck,
@@ -73,6 +74,10 @@ MESSAGES: dict[str, ControlMessage] = {
         source_reg_id=SOURCE_REG,
         session_id=(1 << 64) - 2,
     ),
+    "receiver-paced receiver": Registration(
+        is_source=False, transport_index=1, topic_index=2, source_reg_id=SOURCE_REG, is_receiver_paced=True,
+        configuration=(ConfigurationValue(PACING_NAME, "2", 2),),
+    ),
     "proxy": Registration(is_source=True, transport_index=1, topic_index=2, reg_id=3, is_proxy=True),
     "deregistration": Registration(
         is_source=False, transport_index=1, topic_index=2, reg_id=RECEIVER_REG, is_deregistration=True
@@ -88,6 +93,13 @@ MESSAGES: dict[str, ControlMessage] = {
     "refused": RegistrationResponse(
         is_source=True, reg_id=1000, transport_index=TRANSPORT, topic_index=TOPIC,
         error=RegistrationError.USED_BY_SOURCE,
+    ),
+    "refused with a reason": RegistrationResponse(
+        is_source=False, reg_id=0, transport_index=1, topic_index=2, error=RegistrationError.CONFIGURATION,
+        reason="set it to 1 or 2",
+    ),
+    "receiver-paced": RegistrationResponse(
+        is_source=False, reg_id=RECEIVER_REG, transport_index=1, topic_index=2, is_receiver_paced=True,
     ),
     "deregistered": RegistrationResponse(
         is_source=False, reg_id=RECEIVER_REG, transport_index=1, topic_index=2, is_deregistration=True
@@ -117,6 +129,10 @@ MESSAGES: dict[str, ControlMessage] = {
     "keepalive of a Store": Keepalive(
         sender=KeepaliveSender.STORE, transport_index=TRANSPORT, topic_index=TOPIC, reg_id=SOURCE_REG,
         store_index=1, needs_response=True, has_seen_topic=False, terms=TERMS,
+    ),
+    "keepalive to a blocked source": Keepalive(
+        sender=KeepaliveSender.STORE, transport_index=TRANSPORT, topic_index=TOPIC, reg_id=SOURCE_REG,
+        store_index=0, terms=StoreTerms(blocking_session_id=3, blocked_ms=1500),
     ),
     "keepalive of a source": Keepalive(
         sender=KeepaliveSender.SOURCE, transport_index=TRANSPORT, topic_index=TOPIC, reg_id=SOURCE_REG,

@@ -12,6 +12,7 @@ from umstack.batch import Batch
 from umstack.config import ReceiverOptions
 from umstack.errors import InvalidArgument, OptionError
 from umstack.events import Event, Message
+from umstack.persistence.pacing import Pacing
 from umstack.persistence.registrations import ReceiverSession, StoreRegistrations
 from umstack.reader import POLL_ROWS
 from umstack.receiver import Receiver
@@ -67,7 +68,10 @@ class PersistentReceiver(Receiver):
             on_message and self._acknowledging(on_message),
             None,
         )
-        bounded = session._replace(recovered_max=options.retransmit_request_maximum or None)
+        bounded = session._replace(
+            recovered_max=options.retransmit_request_maximum or None,
+            pacing=Pacing(options.ume_receiver_paced_persistence),
+        )
         registrations.add_receiver(self._subscription, bounded)
 
     def _acknowledging(self, on_message: Callable[[Event], None]) -> Callable[[Event], None]:

@@ -316,18 +316,28 @@ class PersistentSource:
             while not self._is_closed:
                 if side.flight.has_space(byte_count, properties_bytes):
                     return False
-                if side.has_quorum:
+                if side.has_quorum and side.blocked is None:
                     side.note_full()
                     if self._options.ume_flight_size_behavior == "notify":
                         return True
                 remaining = _remaining(deadline)
                 if remaining is not None and remaining <= 0:
-                    raise BackPressured(
-                        f"{len(side.flight)} messages are not stable, {len(side.active_stores)} Stores are registered",
-                        hint="wait for the Stores, or raise the limits of messages in flight",
-                    )
+                    raise self._back_pressured()
                 self._await_change(remaining)
         raise Closed(f"source {self.topic!r} is closed")
+
+    def _back_pressured(self) -> BackPressured:
+        side, blocked = self._side, self._side.blocked
+        if blocked is not None:
+            seconds = (time.monotonic_ns() - blocked.since_ns) / 1e9
+            return BackPressured(
+                f"receiver {blocked.session_id} blocks {self.topic!r} at Store {blocked.store} for {seconds:.1f} s",
+                hint="wait for the receiver; one that has ended blocks until the Store's state lifetime is over",
+            )
+        return BackPressured(
+            f"{len(side.flight)} messages are not stable, {len(side.active_stores)} Stores are registered",
+            hint="wait for the Stores, or raise the limits of messages in flight",
+        )
 
     def send_many(
         self, messages: Sequence[Buffer], flush: bool = False, *, timeout: float | None = None
@@ -681,6 +691,8 @@ def _limits_of(options: SourceOptions) -> SourceLimits:
         keepalive_interval_ns=min(_KEEPALIVE_NS, options.ume_store_activity_timeout_ns // 5),
         repeat_ns=options.ume_message_stability_timeout_ns,
         lifetime_ns=options.ume_message_stability_lifetime_ns,
+        is_receiver_paced=options.ume_receiver_paced_persistence,
+        retained_bytes=options.ume_repository_disk_file_size_limit_bytes,
     )
 
 

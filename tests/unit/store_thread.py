@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.loopback import open_context
+from umstack.store.protocol import StoreLimits
 from umstack.store.repository import RepositorySettings
 from umstack.store.server import StoreServer
 
@@ -18,9 +19,9 @@ SETTINGS = RepositorySettings(segment_bytes=1 << 20, staging_bytes=1 << 20)
 class PausedStore(StoreServer):
     """A Store whose commits can be held back, as those of a disk that stalls."""
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, *arguments: Any, **limits: Any) -> None:
         """As StoreServer."""
-        super().__init__(*arguments)
+        super().__init__(*arguments, **limits)
         self._may_commit = threading.Event()
         self._may_commit.set()
         commit = self._repository.commit
@@ -41,11 +42,13 @@ class PausedStore(StoreServer):
 
 
 @contextlib.contextmanager
-def running_store(directory: Path, port: int = 0, **options: Any) -> Iterator[PausedStore]:
+def running_store(
+    directory: Path, port: int = 0, limits: StoreLimits | None = None, **options: Any
+) -> Iterator[PausedStore]:
     """Run a Store until the block ends. Its context has the options."""
     with (
         open_context(**options) as context,
-        PausedStore(context, directory, ("127.0.0.1", port), SETTINGS) as store,
+        PausedStore(context, directory, ("127.0.0.1", port), SETTINGS, limits=limits) as store,
     ):
         thread = threading.Thread(target=store.serve)
         thread.start()

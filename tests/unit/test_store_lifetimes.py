@@ -42,7 +42,7 @@ class Store:
         self.now_ns = 1_000 * SECOND
         self.is_joined = True
         self.repository = Repository(directory, SETTINGS, wall_clock_ns=lambda: self.now_ns)
-        limits = StoreLimits(state_lifetime_ns=LIFETIME_S * SECOND)
+        limits = StoreLimits(state_lifetime_ns=LIFETIME_S * SECOND, allows_receiver_pacing=True)
         self.side = StoreSide(
             self.repository,
             Endpoint("10.0.0.1", 1),
@@ -72,23 +72,40 @@ class Store:
             data = data[size:]
         return found
 
-    def source(self, connection: int, topic: str, session_id: int = 7, **fields: int) -> RegistrationResponse:
-        """Register a source with its transport session."""
+    def source(
+        self,
+        connection: int,
+        topic: str,
+        session_id: int = 7,
+        more: dict[str, int] | None = None,
+        **fields: int,
+    ) -> RegistrationResponse:
+        """Register a source with its transport session, and more configuration values."""
         values = (
             ConfigurationValue(TRANSPORT_NAME, f"session {topic}"),
             ConfigurationValue(FIRST_SQN_NAME, "0"),
+            *(ConfigurationValue(name, str(value)) for name, value in (more or {}).items()),
         )
         found = self.ask(connection, registration(topic, session_id, configuration=values, **fields))
         assert isinstance(found[-1], RegistrationResponse)
         return found[-1]
 
-    def receiver(self, connection: int, topic: str, reg_id: int, **fields: int) -> RegistrationResponse:
+    def receiver(
+        self, connection: int, topic: str, reg_id: int, session_id: int = 3, **fields: object
+    ) -> RegistrationResponse:
         """Register a receiver of a source."""
         (found,) = self.ask(
-            connection, registration(topic, 3, is_source=False, source_reg_id=reg_id, **fields)
+            connection, registration(topic, session_id, is_source=False, source_reg_id=reg_id, **fields)
         )
         assert isinstance(found, RegistrationResponse)
         return found
+
+    def keep(self, *sqns: int, topic: str = "orders", size: int = 1000) -> None:
+        """Messages of a source arrive and are committed, as far as there is space."""
+        for sqn in sqns:
+            self.side.data(f"session {topic}", 1, encode_data(1, sqn, bytes(size)))
+        while (commit := self.repository.commit()) is not None:
+            self.side.committed(commit)
 
     def pass_seconds(self, seconds: float) -> None:
         """Let time pass."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -15,8 +17,11 @@ import pytest
 
 from umstack._core import lib
 from umstack.errors import OptionError
+from umstack.persistence.pacing import Pacing
 from umstack.store.repository import (
+    ClientState,
     Repository,
+    RepositoryDamaged,
     RepositoryError,
     RepositoryInUse,
     RepositorySettings,
@@ -187,6 +192,25 @@ def test_client_state_survives(tmp_path: Path) -> None:
         (found,) = repository.state.receivers(source.number)
         assert (found.acknowledged_sqn, found.active_ns) == (12, 3)
         assert repository.state.register_receiver(source.number, 7, now_ns=4).acknowledged_sqn == 12
+
+
+def test_client_state_of_the_first_version_is_continued(tmp_path: Path) -> None:
+    """Its sources are source-paced; a program of that version refuses the new state."""
+    with Repository(tmp_path, SMALL) as repository:
+        source = repository.register_source("orders", 7)
+        repository.state.register_receiver(source.number, 3, now_ns=1)
+    with contextlib.closing(sqlite3.connect(tmp_path / "clients.db")) as database:
+        database.execute("ALTER TABLE sources DROP COLUMN is_receiver_paced")
+        database.execute("ALTER TABLE receivers DROP COLUMN pacing")
+        database.execute("PRAGMA user_version = 1")
+    with pytest.raises(RepositoryDamaged, match="version 1"):
+        ClientState(tmp_path / "clients.db", is_read_only=True)
+    with Repository(tmp_path, SMALL) as repository:
+        again = repository.register_source("orders", 7, is_receiver_paced=True)
+        assert (again.registration_id, again.is_receiver_paced) == (source.registration_id, False)
+        assert repository.state.receivers(source.number)[0].pacing is Pacing.NONE
+    with contextlib.closing(sqlite3.connect(tmp_path / "clients.db")) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (2,)
 
 
 def test_the_number_of_a_forgotten_source_is_reused_only_when_its_messages_are_gone(tmp_path: Path) -> None:

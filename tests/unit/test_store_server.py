@@ -470,6 +470,7 @@ def test_acknowledgements_of_readers_wait_while_the_disk_is_full(
             time.time_ns,
             cast("Any", None),
             cast("Any", None),
+            cast("Any", None),
             lambda _transport, _index: None,
         )
         receivers._consumed[number, reader] = 5

@@ -12,20 +12,25 @@ from umstack.persistence.events import (
     NotStable,
     Registered,
     RegistrationRefused,
+    SourceBlocked,
+    SourceUnblocked,
     StoreBack,
     StoreUnresponsive,
 )
 from umstack.persistence.messages import data_of
+from umstack.persistence.pacing import PACING_NAME, Pacing
 from umstack.persistence.receiver_side import ReceiverSide
-from umstack.persistence.source_side import SourceLimits, SourceSide
+from umstack.persistence.source_side import SourceLimits, SourceSide, StabilityRule
 from umstack.store.wire import (
     ConsumptionAck,
     Keepalive,
+    KeepaliveSender,
     Registration,
     RegistrationError,
     RegistrationResponse,
     SqnRange,
     StabilityAck,
+    StoreTerms,
     decode,
     message_bytes,
 )
@@ -86,6 +91,55 @@ def acknowledge(side: SourceSide, store: int, first: int, last: int) -> None:
         transport_index=0, topic_index=TOPIC_INDEX, store_index=store, ranges=(SqnRange(first, last),)
     )
     side.received(store, ack.encode(), 0)
+
+
+def block(side: SourceSide, store: int, session_id: int, blocked_ms: int = 0, now_ns: int = 0) -> None:
+    """A Store reports the receiver that blocks the source; 0: none does."""
+    report = Keepalive(
+        sender=KeepaliveSender.STORE,
+        transport_index=0,
+        topic_index=TOPIC_INDEX,
+        reg_id=9 + store,
+        store_index=store,
+        terms=StoreTerms(blocking_session_id=session_id, blocked_ms=blocked_ms),
+    )
+    side.received(store, report.encode(), now_ns)
+
+
+def test_a_source_stops_while_too_few_stores_have_space() -> None:
+    """UP-90: each Store is reported once; one of three is not needed for a quorum, unless all active ones are."""
+    side = registered(is_receiver_paced=True)
+    send(side, 0)
+    block(side, 1, 3, blocked_ms=2, now_ns=5_000_000)
+    assert side.take_events() == [SourceBlocked(1, 3, 3_000_000)]
+    assert side.blocked is None
+    send(side, 1)
+    block(side, 2, 4)
+    assert side.blocked == SourceBlocked(1, 3, 3_000_000)
+    assert not put_in_flight(side, b"x", 0)
+    block(side, 2, 4, blocked_ms=9)
+    assert side.take_events() == [SourceBlocked(2, 4, 0)]
+    block(side, 1, 0)
+    send(side, 2)
+    side.rule = StabilityRule.ALL_ACTIVE
+    assert side.blocked == SourceBlocked(2, 4, 0)
+    side.disconnected(2)
+    assert side.take_events() == [SourceUnblocked(1), SourceUnblocked(2), StoreUnresponsive(2, True)]
+    assert side.blocked is None
+    send(side, 3)
+
+
+def test_a_new_receiver_with_pacing_begins_at_the_live_position_of_all_stores() -> None:
+    """UP-36: the newest one; a known receiver continues behind its highest acknowledgement."""
+    for is_known, start in ((False, 10), (True, 5)):
+        side = ReceiverSide("orders", 3, "session", TOPIC_INDEX, STORES, pacing=Pacing.NON_BLOCKING)
+        for at, low in enumerate((10, 5, 4)):
+            side.connected(at, 0)
+            (asked,) = sent(side, at)
+            assert asked.is_receiver_paced
+            assert asked.configuration[-1] == (PACING_NAME, "2", 2)
+            answer(side, at, low_sqn=low, high_sqn=9, is_known=is_known and at > 0)
+        assert side.start_sqn == start
 
 
 def test_a_source_registers_everywhere_before_it_names_its_session() -> None:

@@ -28,6 +28,7 @@ from tests.store_messages import (
 )
 from tests.wire.agreement import assert_agreement, trees
 from tests.wire.dissection import MARKS, OPTIONS, tshark, values
+from umstack.persistence.pacing import PACING_NAME
 from umstack.store.wire import PROACTIVE, RECOVERED, with_type
 
 DATA = bytes(um.LBMC(topic_index=TOPIC, sqn=45) / Raw(b"order 45"))
@@ -97,6 +98,10 @@ EXPECTED: dict[str, dict[str, dict[str, Any]]] = {
         "ume_preg": preg(s_flag=0, src_reg_id=SOURCE_REG, resp_port=0, resp_ip="0.0.0.0", **INDEXES),
         "ume_sid": {"sid": (1 << 64) - 2},
     },
+    "receiver-paced receiver": {
+        "ume_preg": preg(s_flag=0, src_reg_id=SOURCE_REG, **NO_INDEXES, **{"flags.w_flag": 1}),
+        "extopt": {"cfgopt.name": PACING_NAME, "cfgopt.value": "2", "cfgopt.scope": 2},
+    },
     "proxy": {"ume_preg": preg(s_flag=1, reg_id=3, **NO_INDEXES, **{"flags.p_flag": 1})},
     "deregistration": {
         "ume_preg": preg(s_flag=0, reg_id=RECEIVER_REG, **NO_INDEXES, **{"flags.d_flag": 1})
@@ -119,6 +124,11 @@ EXPECTED: dict[str, dict[str, dict[str, Any]]] = {
         **store(1),
     },
     "refused": {"ume_preg_resp": {"code.e_flag": 1, "code.o_flag": 0, "code.code": 5, "reg_id": 1000}},
+    "refused with a reason": {
+        "ume_preg_resp": {"code.e_flag": 1, "code.code": 6},
+        "extopt": {"cfgopt.name": "umstack_reason", "cfgopt.value": "set it to 1 or 2", "cfgopt.scope": 2},
+    },
+    "receiver-paced": {"ume_preg_resp": {"code.e_flag": 0, "code.w_flag": 1, "reg_id": RECEIVER_REG}},
     "deregistered": {"ume_preg_resp": {**NO_INDEXES, "code.e_flag": 0, "code.d_flag": 1, "code.w_flag": 0}},
     "information": {
         "sri": {
@@ -163,6 +173,14 @@ EXPECTED: dict[str, dict[str, dict[str, Any]]] = {
         "ume_keepalive": {**INDEXES, "type": 0, "reg_id": SOURCE_REG, "flags.r_flag": 1, "flags.t_flag": 1},
         "extopt": terms(1),
         **store(1),
+    },
+    "keepalive to a blocked source": {
+        "ume_keepalive": {**INDEXES, "type": 0, "reg_id": SOURCE_REG},
+        "extopt": {
+            "cfgopt.name": ["umstack_blocking_receiver", "umstack_blocked_ms"],
+            "cfgopt.value": ["3", "1500"],
+            "cfgopt.scope": [1, 1],
+        },
     },
     "keepalive of a source": {
         "ume_keepalive": {**INDEXES, "type": 2, "reg_id": SOURCE_REG, "flags.r_flag": 0, "flags.t_flag": 0}
@@ -217,8 +235,9 @@ def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_tshark_decodes_every_message_as_it_was_encoded(capture: Path) -> None:
     """Every field of every kind, nothing is marked as malformed, and the scapy layers agree.
 
-    Registrations (UP-34) and deregistrations (UP-70), keepalives (UP-28), registration information (UP-29),
-    acknowledgements by ranges (UP-49) and negative ones (UP-59), recovered messages (UP-43); ids (UP-11, UP-13).
+    Registrations (UP-34) and deregistrations (UP-70), consent to receiver pacing (UP-87), keepalives (UP-28),
+    registration information (UP-29), acknowledgements by ranges (UP-49) and negative ones (UP-59), recovered messages
+    (UP-43); ids (UP-11, UP-13).
     """
     assert tshark(capture, "-Y", MARKS) == ""
     shown = trees(capture)

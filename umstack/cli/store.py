@@ -76,6 +76,12 @@ def command() -> None:
     help="Delete clients and the messages of sources that were away longer than this, or than their own lifetime.",
 )
 @click.option(
+    "--allow-receiver-paced-persistence",
+    "allows_receiver_pacing",
+    is_flag=True,
+    help="Let sources be receiver-paced: messages are kept until all receivers have acknowledged them.",
+)
+@click.option(
     "--metrics",
     metavar="HOST:PORT",
     help="Address where Prometheus scrapes the counters of all DIRs, such as :9464; or run umstack exporter.",
@@ -87,6 +93,7 @@ def run_command(
     where: str,
     durability: str,
     state_lifetime: float,
+    allows_receiver_pacing: bool,
     metrics: str | None,
     interface: str | None,
     config_file: str | None,
@@ -103,7 +110,9 @@ def run_command(
         raise click.BadParameter(f"{where} is not ADDRESS:PORT", param_hint="--listen")
     config = configuration((Scope.CONTEXT, Scope.RECEIVER), {}, config_file, options)
     settings = RepositorySettings(durability=Durability(durability))
-    limits = StoreLimits(state_lifetime_ns=int(state_lifetime * 3600e9))
+    limits = StoreLimits(
+        state_lifetime_ns=int(state_lifetime * 3600e9), allows_receiver_pacing=allows_receiver_pacing
+    )
     with contextlib.ExitStack() as opened:
         stores = []
         for at, directory in enumerate(directories):

@@ -120,8 +120,12 @@ ABSENT_OPTIONS = (
     ),
     AbsentOptions(("ume_application_outstanding_maximum",), "the receiver's queue limits what is not read"),
     AbsentOptions(
-        ("ume_receiver_paced_persistence", "ume_repository_*", "ume_write_delay"),
-        "sources do not set the pace or the sizes of a Store's repository",
+        ("ume_write_delay", "ume_repository_ack_on_reception"),
+        "a commit waits for the disk only, and one sync covers all sources; `--durability` acknowledges earlier",
+    ),
+    AbsentOptions(
+        ("ume_repository_*",),
+        "a Store's memory does not grow with the messages that it keeps",
     ),
     AbsentOptions(("ume_*",), "an option of the vendor's API or store that has no counterpart here"),
     AbsentOptions(("umq_*",), "there is no broker"),

@@ -544,6 +544,13 @@ class ReceiverOptions:
         doc="For a receiver with a session id: messages count as consumed when acknowledge() is called, not when the "
         "application reads again.",
     )
+    ume_receiver_paced_persistence: int = option(
+        Kind.INTEGER,
+        um=0,
+        maximum=2,
+        doc="For a receiver with a session id of receiver-paced sources: 1 blocks the source when it lags and a Store "
+        "has no space for more; 2 does not, and may lose messages. 0: the receiver wants source-paced sources.",
+    )
 
     resolution_no_source_notification_threshold: int = option(
         Kind.INTEGER,

@@ -513,6 +513,20 @@ class SourceOptions:
         maximum=86_400_000,
         doc="Age at which a message in flight is given up, with the event NotStable.",
     )
+    ume_receiver_paced_persistence: bool = option(
+        Kind.SWITCH,
+        um=0,
+        doc="Stores keep each message until all registered receivers have acknowledged it, and a blocking receiver "
+        "that lags stops the source. The Stores must allow it.",
+    )
+    ume_repository_disk_file_size_limit_bytes: int = option(
+        Kind.BYTES,
+        um=0,
+        maximum=2**36,
+        zero="the Store's limit",
+        doc="With receiver-paced persistence: maximum bytes that a Store keeps of the source. A Store with a lower "
+        "limit refuses it.",
+    )
 
     # Topic resolution
 

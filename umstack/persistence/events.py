@@ -60,7 +60,32 @@ class StoreBack(NamedTuple):
     store: int
 
 
+class SourceBlocked(NamedTuple):
+    """A Store keeps so many messages for a receiver of a receiver-paced source that it has no space for more."""
+
+    store: int
+    """Position of the Store in the source's list."""
+    session_id: int
+    """The receiver that is furthest behind."""
+    since_ns: int
+    """When the Store began to wait for it, as time.monotonic_ns() of this host."""
+
+
+class SourceUnblocked(NamedTuple):
+    """A Store has space again for the messages of a receiver-paced source, or its connection ended."""
+
+    store: int
+
+
 SourceEvent = (
-    Registered | RegistrationRefused | MessageStable | NotStable | FlightSize | StoreUnresponsive | StoreBack
+    Registered
+    | RegistrationRefused
+    | MessageStable
+    | NotStable
+    | FlightSize
+    | StoreUnresponsive
+    | StoreBack
+    | SourceBlocked
+    | SourceUnblocked
 )
 """Events that `PersistentSource.take_events` returns."""

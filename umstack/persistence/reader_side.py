@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from umstack.persistence.messages import StoredData, data_of, extended
+from umstack.persistence.pacing import REPLAY_NAME
 from umstack.persistence.replay_start import ReplayStart
 from umstack.store.wire import (
     RECOVERED,
+    ConfigurationValue,
     ConsumptionAck,
     Keepalive,
     KeepaliveSender,
@@ -235,7 +237,10 @@ class ReaderSide:
             source_reg_id=source_reg_id,
             session_id=self.session_id,
             topic=self.topic,
-            configuration=() if self._start is None else self._start.values(),
+            configuration=(
+                ConfigurationValue(REPLAY_NAME, "1", 2),
+                *(() if self._start is None else self._start.values()),
+            ),
         ).encode()
 
     def forget(self) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from umstack._engine.endpoint import Endpoint
 from umstack.persistence.messages import extended, sqn_of, start_near, with_topic_index
+from umstack.persistence.pacing import PACING_NAME, Pacing
 from umstack.persistence.source_side import TRANSPORT_NAME
 from umstack.store.wire import (
     RECOVERED,
@@ -90,10 +91,11 @@ class ReceiverSide:
         stores: tuple[Endpoint, ...],
         first_sqn: int | None = None,
         recovered_max: int | None = None,
+        pacing: Pacing = Pacing.NONE,
     ) -> None:
         """Messages before `first_sqn` are not wanted, nor those further before the newest one than `recovered_max`.
 
-        None: all that were not acknowledged.
+        None: all that were not acknowledged. With `pacing`, a new receiver begins at the live position.
         """
         self.topic = topic
         self.session_id = session_id
@@ -106,12 +108,13 @@ class ReceiverSide:
         """A number of the stream, from which the upper bits of others follow."""
         self._first_sqn = first_sqn
         self._recovered_max = recovered_max
+        self._pacing = pacing
         self.start_sqn: int | None = None
         """The first message to deliver, by consensus of the Stores; None: not known yet."""
         self._acknowledged: int | None = None
         self._wanted: dict[int, _Wanted] = {}
         self._answers: list[bytes] = []
-        self._refusals: dict[int, RegistrationError] = {}
+        self._refusals: dict[int, str] = {}
 
     @property
     def identity(self) -> frozenset[tuple[Endpoint, int]]:
@@ -140,7 +143,7 @@ class ReceiverSide:
         self._answers.clear()
         return answers
 
-    def take_refusals(self) -> dict[int, RegistrationError]:
+    def take_refusals(self) -> dict[int, str]:
         """Return and forget the Stores that refused the receiver, and why."""
         refusals, self._refusals = self._refusals, {}
         return refusals
@@ -205,7 +208,9 @@ class ReceiverSide:
 
     def _registration(self, store: int) -> bytes:
         one = self._stores[store]
-        named = (ConfigurationValue(TRANSPORT_NAME, self.transport),) if not one.source_reg_id else ()
+        values = [] if one.source_reg_id else [ConfigurationValue(TRANSPORT_NAME, self.transport)]
+        if self._pacing:
+            values.append(ConfigurationValue(PACING_NAME, str(self._pacing.value), 2))
         return Registration(
             is_source=False,
             transport_index=0,
@@ -214,7 +219,8 @@ class ReceiverSide:
             session_id=self.session_id,
             store_index=store,
             topic=self.topic,
-            configuration=named,
+            is_receiver_paced=bool(self._pacing),
+            configuration=tuple(values),
         ).encode()
 
     def _on_response(self, store: int, response: RegistrationResponse, now_ns: int) -> None:
@@ -223,7 +229,7 @@ class ReceiverSide:
             if response.error is RegistrationError.SOURCE_NOT_FOUND:
                 one.source_reg_id = 0
             else:
-                self._refusals[store] = response.error
+                self._refusals[store] = response.refusal
             one.requested_ns = now_ns
             return
         if self._near is None:
@@ -245,9 +251,11 @@ class ReceiverSide:
         is_late = now_ns - self._first_connected_ns >= _QUORUM_NS
         if len(active) < (self._quorum if is_late else len(self._stores)):
             return
-        # An acknowledgement may have reached a minority: the highest one counts. A new receiver gets all there is.
+        # An acknowledgement may have reached a minority: the highest one counts. A new receiver gets all there is, or
+        # with receiver pacing begins at the live position, which is the newest one of all Stores.
         known = [one.low_sqn for one in active if one.is_known]
-        start = max(known) if known else min(one.low_sqn for one in active)
+        lows = [one.low_sqn for one in active]
+        start = max(known) if known else max(lows) if self._pacing else min(lows)
         newest = max(start, *(one.high_sqn for one in active))
         if self._first_sqn is not None:
             start = max(start, start_near(self._first_sqn, newest))

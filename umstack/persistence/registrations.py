@@ -21,6 +21,7 @@ from umstack._engine.endpoint import Endpoint
 from umstack._engine.engine import Engine, MappedStart
 from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.transport_address import TransportAddress, transport_name
+from umstack.persistence.pacing import Pacing
 from umstack.persistence.receiver_side import ReceiverSide
 from umstack.persistence.store_link import StoreLink
 from umstack.recovery import RecoveryService
@@ -57,6 +58,8 @@ class ReceiverSession(NamedTuple):
     """It wants no earlier messages; None: all that it has not acknowledged."""
     recovered_max: int | None = None
     """It wants no messages further before the newest one; None: all."""
+    pacing: Pacing = Pacing.NONE
+    """How it takes part in receiver-paced persistence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ class StoreRegistration:
             source.stores,
             session.first_sqn,
             session.recovered_max,
+            session.pacing,
         )
         self.is_open = True
         self.wanted_sqn: int | None = None
@@ -194,14 +198,14 @@ class StoreRegistration:
             self._end(at, now_ns)
         self._give(self.side.take_answers())
         self._write()
-        for at, error in self.side.take_refusals().items():
+        for at, reason in self.side.take_refusals().items():
             _records.write(
                 ("refused", self.source.topic, self.source.stores[at]),
                 logging.WARNING,
                 "the Store at %s:%d refuses the receiver of %r: %s",
                 *self.source.stores[at],
                 self.source.topic,
-                error.name.lower(),
+                reason,
             )
         start = self.side.start_sqn
         if start is not None and self._on_start is not None:

@@ -12,12 +12,20 @@ from umstack.persistence.events import (
     NotStable,
     Registered,
     RegistrationRefused,
+    SourceBlocked,
     SourceEvent,
+    SourceUnblocked,
     StoreBack,
     StoreUnresponsive,
 )
 from umstack.persistence.flight import Flight
 from umstack.persistence.messages import extended, with_topic_index
+from umstack.persistence.pacing import (
+    FLIGHT_BYTES_NAME,
+    FLIGHT_MESSAGES_NAME,
+    PACING_NAME,
+    RETAINED_BYTES_NAME,
+)
 from umstack.store.wire import (
     ConfigurationValue,
     Keepalive,
@@ -26,6 +34,7 @@ from umstack.store.wire import (
     RegistrationResponse,
     StabilityAck,
     StoreEntry,
+    StoreTerms,
     decode,
 )
 
@@ -34,6 +43,7 @@ TRANSPORT_NAME = "umstack_transport_session"
 FIRST_SQN_NAME = "umstack_first_sqn"
 """Configuration value of a registration: the first number of the source, from which an empty Store counts."""
 _SPACE = 1 << 32
+_NS_PER_MS = 1_000_000
 _PROACTIVE_BYTES = 1 << 20
 """Maximum bytes that one tick repeats to a Store."""
 
@@ -60,6 +70,8 @@ class SourceLimits:
         keepalive_interval_ns: Time between keepalives that ask a Store for an answer.
         repeat_ns: Age at which a message that is not stable is sent again to the Stores that miss it.
         lifetime_ns: Age at which a message that is not stable is given up.
+        is_receiver_paced: The Stores keep messages until all receivers have acknowledged them.
+        retained_bytes: With receiver pacing, maximum bytes that a Store keeps of the source; 0: the Store's limit.
     """
 
     flight_messages: int = 1000
@@ -69,6 +81,8 @@ class SourceLimits:
     keepalive_interval_ns: int = 2_000_000_000
     repeat_ns: int = 1_000_000_000
     lifetime_ns: int = 1_200_000_000_000
+    is_receiver_paced: bool = False
+    retained_bytes: int = 0
 
 
 class _State(enum.Enum):
@@ -97,6 +111,8 @@ class _Store:
     kept_alive_ns: int = 0
     flight_bytes: int | None = None
     """Bytes in flight that it allows."""
+    blocked: SourceBlocked | None = None
+    """The receiver for which it lets the source wait."""
     was_active: bool = False
     refusal: str = ""
     """Why it refused the source the last time, as reported; empty once it accepted the source."""
@@ -162,6 +178,17 @@ class SourceSide:
         return [at for at, store in enumerate(self._stores) if store.state is _State.ACTIVE]
 
     @property
+    def blocked(self) -> SourceBlocked | None:
+        """The receiver for which the source may not send, although enough Stores are registered; None: it may send.
+
+        A Store without space keeps nothing more of the source, so enough others must have space.
+        """
+        active = [self._stores[at] for at in self.active_stores]
+        waiting = [one.blocked for one in active if one.blocked is not None]
+        required = len(active) if self.rule is StabilityRule.ALL_ACTIVE else self._quorum
+        return waiting[0] if waiting and len(active) - len(waiting) < required else None
+
+    @property
     def unstable(self) -> list[int]:
         """Numbers of the messages in flight, in order."""
         return list(self.flight)
@@ -171,9 +198,9 @@ class SourceSide:
         self._note_flight(False)
 
     def _limit(self) -> None:
-        """Set the limits of messages in flight: those of the source and of its Stores; without a quorum, none."""
+        """Set the limits of messages in flight: of the source and its Stores; none without a quorum, or if blocked."""
         allowed = [one.flight_bytes for one in self._stores if one.flight_bytes is not None]
-        messages = self.limits.flight_messages if self.has_quorum else 0
+        messages = self.limits.flight_messages if self.has_quorum and self.blocked is None else 0
         self.flight.limit(messages, min([self.limits.flight_bytes, *allowed]))
 
     # Inputs
@@ -203,6 +230,7 @@ class SourceSide:
         one = self._stores[store]
         was_active, one.state, one.flight_bytes = one.state is _State.ACTIVE, _State.AWAY, None
         one.output.clear()
+        self._note_terms(store, StoreTerms(), 0)
         self._limit()
         if was_active:
             self._events.append(StoreUnresponsive(store, self.has_quorum))
@@ -224,8 +252,21 @@ class SourceSide:
         elif isinstance(control, StabilityAck):
             self._on_stability(store, control)
         elif isinstance(control, Keepalive):
-            self._stores[store].flight_bytes = control.terms.flight_size_bytes
+            self._note_terms(store, control.terms, now_ns)
             self._limit()
+
+    def _note_terms(self, store: int, terms: StoreTerms, now_ns: int) -> None:
+        """Note what a Store allows, and report if a receiver blocks the source there, or no longer does."""
+        one = self._stores[store]
+        one.flight_bytes = terms.flight_size_bytes
+        if not terms.blocking_session_id:
+            if one.blocked is not None:
+                one.blocked = None
+                self._events.append(SourceUnblocked(store))
+        elif one.blocked is None:
+            since_ns = now_ns - terms.blocked_ms * _NS_PER_MS
+            one.blocked = SourceBlocked(store, terms.blocking_session_id, since_ns)
+            self._events.append(one.blocked)
 
     def tick(self, now_ns: int) -> list[int]:
         """Repeat and give up old messages. Returns the unresponsive Stores, whose connections must be ended."""
@@ -254,9 +295,18 @@ class SourceSide:
         if state is _State.JOINING:
             first = ConfigurationValue(FIRST_SQN_NAME, str(self.first_sqn))
             values = ConfigurationValue(TRANSPORT_NAME, self._transport), first
+        limits = self.limits
+        if limits.is_receiver_paced:
+            values += (
+                ConfigurationValue(PACING_NAME, "1"),
+                ConfigurationValue(FLIGHT_BYTES_NAME, str(limits.flight_bytes)),
+                ConfigurationValue(FLIGHT_MESSAGES_NAME, str(limits.flight_messages)),
+                ConfigurationValue(RETAINED_BYTES_NAME, str(limits.retained_bytes)),
+            )
         entries = tuple(StoreEntry(at, each.endpoint) for at, each in enumerate(self._stores))
         registration = Registration(
             is_source=True,
+            is_receiver_paced=limits.is_receiver_paced,
             transport_index=0,
             topic_index=self._topic_index,
             session_id=self.session_id,
@@ -289,9 +339,10 @@ class SourceSide:
         if one.state not in (_State.ASKED, _State.JOINING):
             return  # the answer to a repeated registration
         if response.error is not None:
-            self.refused(store, response.error.name.lower())
+            self.refused(store, response.refusal)
             return
-        one.reg_id, one.flight_bytes = response.reg_id, response.terms.flight_size_bytes
+        one.reg_id = response.reg_id
+        self._note_terms(store, response.terms, now_ns)
         if one.state is _State.JOINING:
             self._activate(store)
             return

@@ -13,7 +13,7 @@ from umstack.store.wire import Registration, RegistrationError, RegistrationResp
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """Limits of one connection.
+    """Limits and permissions of a Store's clients: for one connection, if nothing else is stated.
 
     Args:
         sources: Maximum number of sources that one connection registers.
@@ -22,6 +22,7 @@ class StoreLimits:
         serve_bytes: Bytes of messages read from the repository at a time.
         state_lifetime_ns: Time after which the state and the messages of a client that does not return are deleted.
         output_bytes: Bytes of answers and acknowledgements that wait for one connection; with more it must be ended.
+        allows_receiver_pacing: Sources may be receiver-paced.
     """
 
     sources: int = 1024
@@ -30,6 +31,7 @@ class StoreLimits:
     serve_bytes: int = 1 << 18
     output_bytes: int = 2 << 20
     state_lifetime_ns: int = 24 * 3_600_000_000_000
+    allows_receiver_pacing: bool = False
 
 
 @dataclass(slots=True)
@@ -93,6 +95,7 @@ class Outbox:
                 "message_bytes",
                 "duplicates",
                 "late",
+                "no_space",
                 "proactive",
                 "copied",
                 "acknowledgements",
@@ -116,7 +119,9 @@ class Outbox:
         one.output_bytes += len(message)
         self.ready.add(one.number)
 
-    def refuse(self, one: StoreConnection, wanted: Registration, error: RegistrationError) -> None:
+    def refuse(
+        self, one: StoreConnection, wanted: Registration, error: RegistrationError, reason: str = ""
+    ) -> None:
         self.counters["refused"] += 1
         response = RegistrationResponse(
             is_source=wanted.is_source,
@@ -126,5 +131,6 @@ class Outbox:
             store_index=wanted.store_index,
             session_id=wanted.session_id,
             error=error,
+            reason=reason,
         )
         self.put(one, response.encode())

@@ -11,6 +11,7 @@ from umstack.persistence.replay_start import start_of
 from umstack.persistence.source_side import TRANSPORT_NAME
 from umstack.store.protocol.store_connections import Outbox, RequestedRange, StoreConnection
 from umstack.store.protocol.store_gaps import StoreGaps
+from umstack.store.protocol.store_pacing import StorePacing, pacing_of
 from umstack.store.repository import DiskFull, Repository, SourceState, StoredMessage
 from umstack.store.wire import (
     RECOVERED,
@@ -30,12 +31,6 @@ from umstack.store.wire import (
 
 _SPACE = 1 << 32
 _NS_PER_MS = 1_000_000
-
-
-def newest_of(repository: Repository, number: int) -> int | None:
-    """Return the newest committed sqn of a source."""
-    ranges = repository.ranges(number)
-    return ranges[-1][1] if ranges else None
 
 
 def first_since(repository: Repository, number: int, ranges: list[tuple[int, int]], time_ns: int) -> int:
@@ -73,6 +68,7 @@ class StoreReceivers:
         wall_clock_ns: Callable[[], int],
         outbox: Outbox,
         gaps: StoreGaps,
+        pacing: StorePacing,
         number_of: Callable[[str, int], int | None],
     ) -> None:
         """`number_of` returns the number of the source with a transport session and topic index, if it is connected."""
@@ -82,6 +78,7 @@ class StoreReceivers:
         self._wall_clock_ns = wall_clock_ns
         self._outbox = outbox
         self._gaps = gaps
+        self._pacing = pacing
         self._consumed: dict[tuple[int, int], int] = {}
 
     def register(self, one: StoreConnection, wanted: Registration) -> None:
@@ -112,12 +109,25 @@ class StoreReceivers:
         if len(one.receivers) >= self._outbox.limits.receivers:
             self._outbox.refuse(one, wanted, RegistrationError.LIMIT)
             return
+        self._register_at(one, wanted, found)
+
+    def _register_at(self, one: StoreConnection, wanted: Registration, found: SourceState) -> None:
+        """Register a receiver of a source, and answer where it begins."""
+        known = self._repository.state.receiver(found.number, wanted.session_id)
+        if reason := self._pacing.refusal_of_receiver(wanted, found, known):
+            self._outbox.refuse(one, wanted, RegistrationError.CONFIGURATION, reason)
+            return
+        ranges, newest = self._repository.ranges(found.number), self._repository.newest_sqn(found.number)
+        high = -1 if newest is None else newest
+        pacing = pacing_of(wanted)
         try:
             receiver = self._repository.state.register_receiver(
                 found.number,
                 wanted.session_id,
                 activity_timeout_ns=wanted.activity_timeout_ms * _NS_PER_MS,
                 state_lifetime_ns=wanted.state_lifetime_ms * _NS_PER_MS,
+                pacing=pacing,
+                first_sqn=high + 1 if pacing else None,  # it begins at the live position
                 now_ns=self._wall_clock_ns(),
             )
         except DiskFull:
@@ -125,10 +135,8 @@ class StoreReceivers:
             return
         one.receivers[receiver.registration_id] = found.number
         one.readable[found.registration_id] = found.number
-        ranges = self._repository.ranges(found.number)
         acknowledged = self._consumed.get((found.number, receiver.registration_id), receiver.acknowledged_sqn)
-        high = ranges[-1][1] if ranges else -1
-        low = self._gaps.first_sqn(found.number, ranges) if ranges else 0
+        low = self._gaps.first_sqn(found.number, ranges) if ranges else high + 1
         if acknowledged is not None:
             low = min(acknowledged + 1, high + 1)
         start = start_of(wanted.configuration)
@@ -150,7 +158,8 @@ class StoreReceivers:
             high_sqn=high % _SPACE,
             store_index=wanted.store_index,
             session_id=wanted.session_id,
-            is_known=acknowledged is not None,
+            is_known=acknowledged is not None and (known is not None or not pacing),
+            is_receiver_paced=bool(pacing),
             terms=StoreTerms(source_session_id=found.session_id),
         )
         self._outbox.put(one, response.encode())
@@ -200,7 +209,7 @@ class StoreReceivers:
 
     def consumed(self, one: StoreConnection, ack: ConsumptionAck) -> None:
         number = one.receivers.get(ack.receiver_reg_id)
-        newest = None if number is None else newest_of(self._repository, number)
+        newest = None if number is None else self._repository.newest_sqn(number)
         if number is None or newest is None:
             self._outbox.counters["refused"] += 1
             return
@@ -224,7 +233,7 @@ class StoreReceivers:
         source = one.readable.get(asked.source_reg_id)
         if source is None:
             raise MalformedMessage("a request for a source for which no receiver is registered")
-        newest = newest_of(self._repository, source) or 0
+        newest = self._repository.newest_sqn(source) or 0
         self._outbox.ready.add(one.number)
         one.request_count += len(asked.requests)
         wanted: RequestedRange | None = None

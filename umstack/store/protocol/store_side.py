@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from umstack._engine.endpoint import Endpoint
 from umstack.errors import ResourceLimit
 from umstack.persistence.messages import data_of, extended, sqn_of, with_topic_index
+from umstack.persistence.pacing import RETAINED_BYTES_NAME
 from umstack.persistence.reader_side import ReadMessage
 from umstack.persistence.source_side import FIRST_SQN_NAME, TRANSPORT_NAME
 from umstack.store.protocol.staged_numbers import StagedNumbers
 from umstack.store.protocol.store_connections import MissingMessages, Outbox, StoreConnection, StoreLimits
 from umstack.store.protocol.store_gaps import StoreGaps
-from umstack.store.protocol.store_receivers import StoreReceivers, newest_of
+from umstack.store.protocol.store_pacing import StorePacing, values_of
+from umstack.store.protocol.store_receivers import StoreReceivers
 from umstack.store.repository import (
     Commit,
     DiskFull,
@@ -60,6 +62,7 @@ class _Source:
     topic_index: int
     topic: str
     session_id: int
+    is_receiver_paced: bool
     transport: str = ""
     first_sqn: int = 0
     """First number of this life of the source."""
@@ -93,12 +96,14 @@ class StoreSide:
         self._staged = StagedNumbers()
         """Messages and markers that wait for a commit."""
         self._gaps = StoreGaps(repository, wall_clock_ns, self._staged)
+        self._pacing = StorePacing(repository, wall_clock_ns, self._outbox.limits.allows_receiver_pacing)
         self._receivers = StoreReceivers(
             repository,
             endpoint,
             wall_clock_ns,
             self._outbox,
             self._gaps,
+            self._pacing,
             lambda transport, topic_index: self._of_session.get((transport, topic_index)),
         )
         self._connections: dict[int, StoreConnection] = {}
@@ -191,8 +196,27 @@ class StoreSide:
                 self._outbox.put(one, self._keepalive(one, control).encode())
 
     def write_consumption(self) -> None:
-        """Write the consumption acknowledgements since the last call; a lost one only causes duplicates."""
+        """Write the consumption acknowledgements since the last call; a lost one only causes duplicates.
+
+        Messages of receiver-paced sources that all receivers have acknowledged are dropped. Raises DiskFull.
+        """
         self._receivers.write_consumption()
+        self._release()
+
+    def _release(self) -> None:
+        """Drop messages of receiver-paced sources, and report to those that are blocked, or not any more."""
+        for number in self._pacing.release():
+            source = self._sources[number]
+            report = Keepalive(
+                sender=KeepaliveSender.STORE,
+                transport_index=0,
+                topic_index=source.topic_index,
+                reg_id=source.reg_id,
+                store_index=source.store_index,
+                has_seen_topic=number not in self._joining,
+                terms=self._terms(number),
+            )
+            self._outbox.put(self._connections[source.connection], report.encode())
 
     # Sources
 
@@ -204,12 +228,15 @@ class StoreSide:
         if len(one.sources) >= self._outbox.limits.sources:
             self._outbox.refuse(one, wanted, RegistrationError.LIMIT)
             return
-        values = {value.name: value.value for value in wanted.configuration}
+        values = values_of(wanted)
         first, transport = values.get(FIRST_SQN_NAME, "0"), values.get(TRANSPORT_NAME, "")
         first_sqn = decode_number(FIRST_SQN_NAME, first) % _SPACE
         known = self.repository.state.sources(wanted.topic)
-        is_known = any(state.session_id == wanted.session_id for state in known)
-        if not is_known and not transport:
+        state = next((state for state in known if state.session_id == wanted.session_id), None)
+        if reason := self._pacing.refusal_of_source(wanted, state):
+            self._outbox.refuse(one, wanted, RegistrationError.CONFIGURATION, reason)
+            return
+        if state is None and not transport:
             # It is registered when it begins to send: a Store that knows a source takes part in its consensus.
             one.has_registered = True
             self._outbox.put(one, self._first_answer(wanted).encode())
@@ -218,8 +245,10 @@ class StoreSide:
             state = self.repository.register_source(
                 wanted.topic,
                 wanted.session_id,
+                retention_bytes=decode_number(RETAINED_BYTES_NAME, values.get(RETAINED_BYTES_NAME, "0")),
                 activity_timeout_ns=wanted.activity_timeout_ms * _NS_PER_MS,
                 state_lifetime_ns=wanted.state_lifetime_ms * _NS_PER_MS,
+                is_receiver_paced=wanted.is_receiver_paced,
             )
         except (ResourceLimit, DiskFull):
             self._outbox.refuse(one, wanted, RegistrationError.LIMIT)
@@ -239,9 +268,11 @@ class StoreSide:
             wanted.topic_index,
             wanted.topic,
             wanted.session_id,
+            wanted.is_receiver_paced,
         )
         self._outbox.counters["registrations"] += 1
         self._sources[number] = source
+        self._pacing.registered(number, wanted)
         one.sources.add(number)
         one.has_registered = True
         source.transport, source.first_sqn = transport, first_sqn
@@ -262,6 +293,7 @@ class StoreSide:
             self._answer_if_joined(source)
         else:
             self._answer_source(source)
+        self._release()
 
     def _deregister_source(self, one: StoreConnection, wanted: Registration) -> None:
         """Delete a source and its messages, acknowledged by receivers or not."""
@@ -334,12 +366,14 @@ class StoreSide:
             high_sqn=_SPACE - 1,
             store_index=wanted.store_index,
             session_id=wanted.session_id,
+            is_receiver_paced=wanted.is_receiver_paced,
             terms=self._terms(),
         )
 
     def _detach(self, source: _Source) -> None:
         self._by_transport.pop((source.transport, source.topic_index), None)
         self._joining.discard(source.number)
+        self._pacing.left(source.number)
 
     def tick(self) -> None:
         """Answer the sources whose transport sessions have been joined."""
@@ -353,7 +387,7 @@ class StoreSide:
 
     def _answer_source(self, source: _Source) -> None:
         ranges = self.repository.ranges(source.number)
-        newest = self._newest.get(source.number, ranges[-1][1] if ranges else None)
+        newest = self._newest_of(source.number)
         low = 0 if newest is None else ranges[0][0] if ranges else newest
         response = RegistrationResponse(
             is_source=True,
@@ -365,14 +399,19 @@ class StoreSide:
             store_index=source.store_index,
             session_id=source.session_id,
             is_known=True,
-            terms=self._terms(),
+            is_receiver_paced=source.is_receiver_paced,
+            terms=self._terms(source.number),
         )
         self._outbox.put(self._connections[source.connection], response.encode())
 
-    def _terms(self) -> StoreTerms:
+    def _terms(self, number: int = -1) -> StoreTerms:
+        """Return the terms for a source, given by its number; -1: it has none yet."""
+        session_id, blocked_ms = self._pacing.blocked_ms(number)
         return StoreTerms(
             durability=self.repository.settings.durability.value,
             flight_size_bytes=self.repository.flight_bytes(len(self._sources)),
+            blocking_session_id=session_id,
+            blocked_ms=blocked_ms,
         )
 
     def _on_oldest(self, one: StoreConnection, asked: Keepalive) -> None:
@@ -388,17 +427,15 @@ class StoreSide:
                     self._gaps.ended(number)
 
     def _keepalive(self, one: StoreConnection, asked: Keepalive) -> Keepalive:
-        is_waiting = any(
-            number in self._joining and self._sources[number].reg_id == asked.reg_id for number in one.sources
-        )
+        number = next((at for at in one.sources if self._sources[at].reg_id == asked.reg_id), -1)
         return Keepalive(
             sender=KeepaliveSender.STORE,
             transport_index=asked.transport_index,
             topic_index=asked.topic_index,
             reg_id=asked.reg_id,
             store_index=asked.store_index,
-            has_seen_topic=not is_waiting,
-            terms=self._terms() if asked.sender is KeepaliveSender.SOURCE else StoreTerms(),
+            has_seen_topic=number not in self._joining,
+            terms=self._terms(number) if asked.sender is KeepaliveSender.SOURCE else StoreTerms(),
         )
 
     # Messages
@@ -416,7 +453,7 @@ class StoreSide:
         """
         number = self._by_transport.get((transport, topic_index))
         newest = None if number is None else self._newest_of(number)
-        if number is None or newest is None:
+        if number is None or newest is None or self._pacing.is_blocked(number):
             return 0
         sqn = extended(rows.sqns[first], newest)
         if sqn <= newest:
@@ -432,7 +469,8 @@ class StoreSide:
     def missing(self) -> Iterator[MissingMessages]:
         """Yield what this Store misses and only the other Stores of a source can have."""
         for number, source in self._sources.items():
-            if source.peers and source.transport and number not in self._joining:
+            is_open = number not in self._joining and not self._pacing.is_blocked(number)
+            if source.peers and source.transport and is_open:
                 ranges = tuple(self._gaps.missing(number))
                 if ranges:
                     yield MissingMessages(number, source.topic, source.session_id, source.peers, ranges)
@@ -475,6 +513,13 @@ class StoreSide:
             self._outbox.counters["late" if is_lost else "duplicates"] += 1
             self._acknowledge(number, [(sqn, sqn)], is_lost)
             return True
+        if self._pacing.is_dropped(number, sqn):
+            self._outbox.counters["duplicates"] += 1
+            self._acknowledge(number, [(sqn, sqn)])
+            return True
+        if not self._pacing.has_space(number, len(message)):
+            self._outbox.counters["no_space"] += 1
+            return True  # not acknowledged: the source repeats it, or it is copied from another Store
         try:
             self.repository.append(number, sqn, message, received_ns)
         except StagingFull:
@@ -488,12 +533,12 @@ class StoreSide:
     def _newest_of(self, number: int) -> int | None:
         """Return the newest sqn of a source, staged or committed."""
         newest = self._newest.get(number)
-        return newest_of(self.repository, number) if newest is None else newest
+        return self.repository.newest_sqn(number) if newest is None else newest
 
     def newest_sqns(self) -> dict[int, int]:
         """Return the newest sqn of each source that has messages, by its number."""
         found = {
-            state.number: newest_of(self.repository, state.number)
+            state.number: self.repository.newest_sqn(state.number)
             for state in self.repository.state.sources()
         }
         return {number: newest for number, newest in found.items() if newest is not None}
@@ -506,6 +551,8 @@ class StoreSide:
                 self._gaps.without_marks(one.source, one.first_sqn, one.last_sqn)
             )
             self._staged.discard(one.source, one.first_sqn, one.last_sqn)
+        if self._pacing.is_full(ranges):
+            self._release()
         for number, found in ranges.items():
             if found:
                 self._acknowledge(number, found)

@@ -2,6 +2,8 @@
 
 It is small, changes at random places and must be transactional and open to inspection, so a database keeps it. The
 messages are in the log. A change is on the disk when its method returns.
+
+One file, because the tables of sources and receivers change in the same transactions.
 """
 
 from __future__ import annotations
@@ -13,13 +15,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from umstack._core import lib
 from umstack.errors import ResourceLimit
+from umstack.persistence.pacing import Pacing
 from umstack.store.repository.errors import DiskFull, RepositoryDamaged, RepositoryEnded, RepositoryError
 
 FILE_NAME = "clients.db"
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
 _REGISTRATION_IDS = 1 << 32
 _PRIMARY_CODE = 0xFF
 """Bits of an error code of SQLite that name the kind of error."""
@@ -36,12 +40,18 @@ CREATE TABLE receivers (
     active_ns INTEGER NOT NULL, PRIMARY KEY (source, registration_id)
 ) WITHOUT ROWID;
 """
+_ADDED = """
+ALTER TABLE sources ADD COLUMN is_receiver_paced INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE receivers ADD COLUMN pacing INTEGER NOT NULL DEFAULT 0
+"""
+"""The columns that version 2 added to version 1."""
 _SOURCE = (
     "number, topic, session_id, registration_id, low_sqn, retention_bytes, activity_timeout_ns, "
-    "state_lifetime_ns, active_ns"
+    "state_lifetime_ns, active_ns, is_receiver_paced"
 )
 _RECEIVER = (
-    "source, registration_id, session_id, acknowledged_sqn, activity_timeout_ns, state_lifetime_ns, active_ns"
+    "source, registration_id, session_id, acknowledged_sqn, activity_timeout_ns, state_lifetime_ns, active_ns, "
+    "pacing"
 )
 
 
@@ -62,6 +72,8 @@ class SourceState:
     state_lifetime_ns: int
     active_ns: int
     """When it was last active, by the wall clock."""
+    is_receiver_paced: bool
+    """Its messages are kept until all of its receivers have acknowledged them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +88,19 @@ class ReceiverState:
     activity_timeout_ns: int
     state_lifetime_ns: int
     active_ns: int
+    pacing: Pacing
+    """NONE also if a receiver-paced source is only replayed."""
+
+
+class Pace(NamedTuple):
+    """How far the receivers of a receiver-paced source are."""
+
+    source: int
+    """Number of the source."""
+    acknowledged_sqn: int | None
+    """All of its receivers have acknowledged this message, and all before it; None: it has no receivers."""
+    blocking_sqn: int | None
+    """All of its blocking receivers have; None: there are none."""
 
 
 class ClientState:
@@ -116,14 +141,15 @@ class ClientState:
 
     def _prepare(self, is_read_only: bool) -> None:
         version = self._database.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0 and not is_read_only:
+        if version < _SCHEMA_VERSION and not is_read_only:
             with self._transaction() as database:
-                for statement in _SCHEMA.split(";"):
+                for statement in (_SCHEMA if version == 0 else "").split(";") + _ADDED.split(";"):
                     database.execute(statement)
-                database.execute(
-                    "INSERT INTO store VALUES (?, ?)",
-                    (secrets.randbits(63), secrets.randbelow(_REGISTRATION_IDS)),
-                )
+                if version == 0:
+                    database.execute(
+                        "INSERT INTO store VALUES (?, ?)",
+                        (secrets.randbits(63), secrets.randbelow(_REGISTRATION_IDS)),
+                    )
                 database.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
         elif version != _SCHEMA_VERSION:
             raise RepositoryDamaged(
@@ -192,6 +218,7 @@ class ClientState:
         retention_bytes: int = 0,
         activity_timeout_ns: int = 0,
         state_lifetime_ns: int = 0,
+        is_receiver_paced: bool = False,
         now_ns: int,
         accepts_new: bool = True,
     ) -> SourceState:
@@ -204,6 +231,7 @@ class ClientState:
             retention_bytes: Most bytes to keep; 0: the repository's limit.
             activity_timeout_ns: Idle time after which its registration id is free; 0: the Store's.
             state_lifetime_ns: Idle time after which its messages are deleted; 0: the Store's.
+            is_receiver_paced: Keep messages until all receivers have acknowledged them. A known source stays as it is.
             now_ns: Wall clock.
             accepts_new: False: only a known source may register, because the disk is full.
 
@@ -235,8 +263,8 @@ class ClientState:
                     )
                 chosen = self._free_registration_id(database, registration_id)
                 database.execute(
-                    f"INSERT INTO sources ({_SOURCE}) VALUES (?, ?, ?, ?, 0, ?, ?, ?, ?)",
-                    (known, topic, str(session_id), chosen, *limits),
+                    f"INSERT INTO sources ({_SOURCE}) VALUES (?, ?, ?, ?, 0, ?, ?, ?, ?, ?)",
+                    (known, topic, str(session_id), chosen, *limits, is_receiver_paced),
                 )
             found = database.execute(f"SELECT {_SOURCE} FROM sources WHERE number = ?", (known,)).fetchone()
         return _source(found)
@@ -392,6 +420,8 @@ class ClientState:
         registration_id: int = 0,
         activity_timeout_ns: int = 0,
         state_lifetime_ns: int = 0,
+        pacing: Pacing = Pacing.NONE,
+        first_sqn: int | None = None,
         now_ns: int,
     ) -> ReceiverState:
         """Register a receiver of a source, or update the state of a known one.
@@ -402,6 +432,8 @@ class ClientState:
             registration_id: Wanted registration id; 0: the known one, or the next free one.
             activity_timeout_ns: Idle time after which its registration id is free; 0: the Store's.
             state_lifetime_ns: Idle time after which its state is deleted; 0: the Store's.
+            pacing: Its kind, if the source is receiver-paced; NONE: that of a known one.
+            first_sqn: First message that a new receiver has not acknowledged; None: it has acknowledged none.
             now_ns: Wall clock.
 
         Returns:
@@ -411,6 +443,7 @@ class ClientState:
             RepositoryError: The source is not registered, or the registration id belongs to another client.
         """
         limits = (activity_timeout_ns, state_lifetime_ns, now_ns)
+        acknowledged_sqn = None if first_sqn is None else first_sqn - 1
         with self._transaction() as database:
             if not database.execute(
                 "SELECT 1 FROM sources WHERE number = ? AND forgotten_position IS NULL", (source,)
@@ -423,15 +456,16 @@ class ClientState:
             if known is not None:
                 chosen = int(known[0])
                 database.execute(
-                    "UPDATE receivers SET activity_timeout_ns = ?, state_lifetime_ns = ?, active_ns = ? "
+                    "UPDATE receivers SET activity_timeout_ns = ?, state_lifetime_ns = ?, active_ns = ?, "
+                    "pacing = max(pacing, ?), acknowledged_sqn = ifnull(acknowledged_sqn, ?) "
                     "WHERE source = ? AND registration_id = ?",
-                    (*limits, source, chosen),
+                    (*limits, pacing, acknowledged_sqn, source, chosen),
                 )
             else:
                 chosen = self._free_registration_id(database, registration_id)
                 database.execute(
-                    f"INSERT INTO receivers ({_RECEIVER}) VALUES (?, ?, ?, NULL, ?, ?, ?)",
-                    (source, chosen, str(session_id), *limits),
+                    f"INSERT INTO receivers ({_RECEIVER}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    (source, chosen, str(session_id), acknowledged_sqn, *limits, pacing),
                 )
             found = database.execute(
                 f"SELECT {_RECEIVER} FROM receivers WHERE source = ? AND registration_id = ?",
@@ -446,6 +480,21 @@ class ClientState:
                 f"SELECT {_RECEIVER} FROM receivers WHERE source = ? ORDER BY registration_id", (source,)
             ).fetchall()
         return [_receiver(row) for row in rows]
+
+    def receiver(self, source: int, session_id: int) -> ReceiverState | None:
+        """Return the receiver of a source with this session id, or None."""
+        with self._lock:
+            row = self._database.execute(
+                f"SELECT {_RECEIVER} FROM receivers WHERE source = ? AND session_id = ?",
+                (source, str(session_id)),
+            ).fetchone()
+        return None if row is None else _receiver(row)
+
+    def paces(self) -> list[Pace]:
+        """Return how far the receivers of each receiver-paced source are."""
+        with self._lock:
+            rows = self._database.execute(_PACES).fetchall()
+        return [Pace(*row) for row in rows]
 
     def acknowledge(self, acknowledged: Mapping[tuple[int, int], int], now_ns: int) -> None:
         """Store acknowledgements, cumulative: an older one changes nothing but the time of activity.
@@ -469,6 +518,11 @@ class ClientState:
             )
 
 
+_PACES = f"""
+SELECT number, min(acknowledged_sqn), min(CASE pacing WHEN {Pacing.BLOCKING:d} THEN acknowledged_sqn END)
+FROM sources LEFT JOIN receivers ON source = number AND pacing <> {Pacing.NONE:d}
+WHERE is_receiver_paced AND forgotten_position IS NULL GROUP BY number
+"""
 _EXPIRED = "active_ns + CASE state_lifetime_ns WHEN 0 THEN ?1 ELSE min(state_lifetime_ns, ?1) END < ?2"
 """Condition of a client that was idle for longer than its lifetime, or the Store's if that is shorter."""
 
@@ -485,11 +539,11 @@ def _identity(session_id: int, registration_id: int) -> tuple[str, str | int]:
     return ("session_id = ?", str(session_id)) if session_id else ("registration_id = ?", registration_id)
 
 
-def _source(row: tuple[int, str, str, int, int, int, int, int, int]) -> SourceState:
-    number, topic, session_id, *rest = row
-    return SourceState(number, topic, int(session_id), *rest)
+def _source(row: tuple[int, str, str, int, int, int, int, int, int, int]) -> SourceState:
+    number, topic, session_id, *rest, is_receiver_paced = row
+    return SourceState(number, topic, int(session_id), *rest, bool(is_receiver_paced))  # type: ignore[arg-type,call-arg]
 
 
-def _receiver(row: tuple[int, int, str, int | None, int, int, int]) -> ReceiverState:
-    source, registration_id, session_id, *rest = row
-    return ReceiverState(source, registration_id, int(session_id), *rest)  # type: ignore[arg-type]
+def _receiver(row: tuple[int, int, str, int | None, int, int, int, int]) -> ReceiverState:
+    source, registration_id, session_id, *rest, pacing = row
+    return ReceiverState(source, registration_id, int(session_id), *rest, Pacing(pacing))  # type: ignore[arg-type,call-arg]

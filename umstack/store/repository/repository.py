@@ -187,6 +187,8 @@ class Repository:
         self._read_lock = threading.Lock()
         """Guards the open files of sealed segments."""
         self._reading: OrderedDict[int, File] = OrderedDict()
+        self._lows: dict[int, int] = {}
+        """Lowest sqn kept of each source from which messages were dropped."""
         self._resumed: dict[int, tuple[tuple[int, int, int], int]] = {}
         """By source, where the last read ended: segment, run and next sqn, and the offset of the next record."""
         self._pending: Any = None
@@ -221,6 +223,7 @@ class Repository:
         self.recovery: Recovery = log.recovery
         for source in self.state.sources():
             lib.um_span_index_drop_below(self._index, source.number, source.low_sqn)
+            self._lows[source.number] = source.low_sqn
         for number in self.state.forgotten_sources():
             lib.um_span_index_drop_source(self._index, number)
 
@@ -265,6 +268,7 @@ class Repository:
         retention_bytes: int = 0,
         activity_timeout_ns: int = 0,
         state_lifetime_ns: int = 0,
+        is_receiver_paced: bool = False,
     ) -> SourceState:
         """Register a source before its first message is appended; see `ClientState.register_source`.
 
@@ -275,6 +279,7 @@ class Repository:
             retention_bytes: Most bytes to keep of it; 0: `RepositorySettings.source_bytes`.
             activity_timeout_ns: Idle time after which its registration id is free; 0: the Store's.
             state_lifetime_ns: Idle time after which it is forgotten; 0: the Store's.
+            is_receiver_paced: Keep messages until all receivers have acknowledged them.
 
         Returns:
             The state of the source. Its `number` identifies it in every other call.
@@ -291,6 +296,7 @@ class Repository:
             retention_bytes=retention_bytes,
             activity_timeout_ns=activity_timeout_ns,
             state_lifetime_ns=state_lifetime_ns,
+            is_receiver_paced=is_receiver_paced,
             now_ns=self._wall_clock_ns(),
             accepts_new=self._files.free_bytes() >= self.settings.segment_bytes,
         )
@@ -317,6 +323,7 @@ class Repository:
                 end = self._open[0].position + self._open[0].records_end
         self.state.forget_source(source, end)
         with self._lock:
+            self._lows.pop(source, None)
             lib.um_span_index_drop_source(self._index, source)
         return commits
 
@@ -575,15 +582,51 @@ class Repository:
                     return [(one.first_sqn, one.last_sqn) for one in ffi.unpack(found, count)]
                 capacity = count
 
+    def low_sqn(self, source: int) -> int:
+        """Return the number below which everything was dropped.
+
+        Args:
+            source: Number of the source.
+        """
+        with self._lock:
+            return self._lows.get(source, 0)
+
+    def newest_sqn(self, source: int) -> int | None:
+        """Return the newest committed sequence number, also if it was dropped; None: there is none.
+
+        Args:
+            source: Number of the source.
+        """
+        ranges, low_sqn = self.ranges(source), self.low_sqn(source)
+        return ranges[-1][1] if ranges else low_sqn - 1 if low_sqn else None
+
+    def retained_bytes(self, source: int) -> int:
+        """Return the bytes of the records that are kept of a source.
+
+        Args:
+            source: Number of the source.
+        """
+        size = ffi.new("uint64_t *")
+        with self._lock:
+            lib.um_span_index_size(self._index, source, size)
+        return int(size[0])
+
+    def low_within(self, source: int, max_bytes: int) -> int:
+        """Return the lowest sequence number to keep of a source for at most so many bytes; 0: all of them.
+
+        Args:
+            source: Number of the source.
+            max_bytes: Maximum bytes of its records.
+        """
+        with self._lock:
+            return int(lib.um_span_index_low_within(self._index, source, max_bytes))
+
     def retained(self) -> tuple[int, int]:
         """Return how many messages are kept, those marked lost included, and the bytes of their records."""
         messages = byte_count = 0
-        size = ffi.new("uint64_t *")
         for source in self.state.sources():
             messages += sum(last - first + 1 for first, last in self.ranges(source.number))
-            with self._lock:
-                lib.um_span_index_size(self._index, source.number, size)
-            byte_count += size[0]
+            byte_count += self.retained_bytes(source.number)
         return messages, byte_count
 
     def holds(self, source: int, sqn: int) -> bool:
@@ -737,6 +780,7 @@ class Repository:
         with self._lock:
             for source, low_sqn in low_sqns.items():
                 lib.um_span_index_drop_below(self._index, source, low_sqn)
+                self._lows[source] = max(low_sqn, self._lows.get(source, 0))
 
     def reclaim(self) -> Reclaimed:
         """Drop the oldest messages of sources above their limit, and remove segments of which nothing is kept.
@@ -748,8 +792,7 @@ class Repository:
         low_sqns = {}
         for source in self.state.sources():
             limit = source.retention_bytes or self.settings.source_bytes
-            with self._lock:
-                low_sqn = lib.um_span_index_low_within(self._index, source.number, limit)
+            low_sqn = self.low_within(source.number, limit)
             if low_sqn > source.low_sqn:
                 low_sqns[source.number] = low_sqn
         if low_sqns:

@@ -53,6 +53,11 @@ _NAME_DURABILITY, _NAME_NEW, _NAME_FLIGHT, _NAME_SOURCE = (
     "store_flight_size_bytes",
     "umstack_source_session",
 )
+_NAME_BLOCKING, _NAME_BLOCKED_MS, _NAME_REASON = (
+    "umstack_blocking_receiver",
+    "umstack_blocked_ms",
+    "umstack_reason",
+)
 
 
 class RegistrationError(IntEnum):
@@ -185,6 +190,10 @@ class StoreTerms:
     """How many bytes the source may have in flight to this Store; None: not limited by the Store."""
     source_session_id: int = 0
     """To a receiver: the session id of its source, which is the same at all Stores; 0: not stated."""
+    blocking_session_id: int = 0
+    """To a receiver-paced source: the session id of the receiver for which it must stop sending; 0: none."""
+    blocked_ms: int = 0
+    """How long that receiver has blocked the source."""
 
     def values(self, scope: int) -> Iterator[ConfigurationValue]:
         """Yield the terms as configuration values."""
@@ -196,6 +205,10 @@ class StoreTerms:
             yield ConfigurationValue(_NAME_FLIGHT, str(self.flight_size_bytes), scope)
         if self.source_session_id:
             yield ConfigurationValue(_NAME_SOURCE, str(self.source_session_id), scope)
+        if self.blocking_session_id:
+            yield ConfigurationValue(_NAME_BLOCKING, str(self.blocking_session_id), scope)
+        if self.blocked_ms:
+            yield ConfigurationValue(_NAME_BLOCKED_MS, str(self.blocked_ms), scope)
 
     @classmethod
     def of(cls, received: ReceivedOptions) -> StoreTerms:
@@ -207,6 +220,8 @@ class StoreTerms:
             is_new=values.get(_NAME_NEW) == "1",
             flight_size_bytes=None if flight is None else decode_number(_NAME_FLIGHT, flight),
             source_session_id=decode_number(_NAME_SOURCE, values.get(_NAME_SOURCE, "0")),
+            blocking_session_id=decode_number(_NAME_BLOCKING, values.get(_NAME_BLOCKING, "0")),
+            blocked_ms=decode_number(_NAME_BLOCKED_MS, values.get(_NAME_BLOCKED_MS, "0")),
         )
 
 
@@ -233,6 +248,8 @@ class RegistrationResponse:
     is_deregistration: bool = False
     error: RegistrationError | None = None
     """Why the registration was refused; None: accepted."""
+    reason: str = ""
+    """With an error: how to avoid it. A configuration value, which other implementations ignore."""
     terms: StoreTerms = NO_TERMS
 
     def encode(self) -> bytes:
@@ -255,7 +272,16 @@ class RegistrationResponse:
         yield Option(OptionType.CAPABILITY, layout.CAPABILITY.pack(_CAPABILITIES))
         if self.session_id:
             yield Option(OptionType.SESSION_ID, layout.SESSION_ID.pack(0, self.session_id))
-        yield from configuration_options(self.terms.values(1 if self.is_source else 2))
+        scope = 1 if self.is_source else 2
+        reason = (ConfigurationValue(_NAME_REASON, self.reason, scope),) if self.reason else ()
+        yield from configuration_options([*self.terms.values(scope), *reason])
+
+    @property
+    def refusal(self) -> str:
+        """The error in words, with its reason; empty if the registration was accepted."""
+        if self.error is None:
+            return ""
+        return f"{self.error.name.lower()}: {self.reason}" if self.reason else self.error.name.lower()
 
     @classmethod
     def decode(cls, received: ReceivedOptions) -> RegistrationResponse:
@@ -277,6 +303,9 @@ class RegistrationResponse:
             is_receiver_paced=not is_error and bool(code & _RESPONSE_RECEIVER_PACED),
             is_deregistration=not is_error and bool(code & _RESPONSE_DEREGISTRATION),
             error=RegistrationError(code & _ERROR_CODE) if is_error else None,
+            reason=next(
+                (each.value for each in decode_configuration(received) if each.name == _NAME_REASON), ""
+            ),
             terms=StoreTerms.of(received),
         )
 
