@@ -73,6 +73,7 @@ MESSAGES: dict[str, ControlMessage] = {
         topic_index=TOPIC,
         source_reg_id=SOURCE_REG,
         session_id=(1 << 64) - 2,
+        forwards_acks=False,
     ),
     "receiver-paced receiver": Registration(
         is_source=False, transport_index=1, topic_index=2, source_reg_id=SOURCE_REG, is_receiver_paced=True,
@@ -125,6 +126,9 @@ MESSAGES: dict[str, ControlMessage] = {
     ),
     "confirmed": DeliveryConfirmation(
         transport_index=TRANSPORT, topic_index=TOPIC, user_reg_id=7001, sqn=44, ack_id=9, is_explicit=True
+    ),
+    "forwarded": DeliveryConfirmation(
+        transport_index=TRANSPORT, topic_index=TOPIC, user_reg_id=0, sqn=44, ack_id=10, session_id=SESSION
     ),
     "keepalive of a Store": Keepalive(
         sender=KeepaliveSender.STORE, transport_index=TRANSPORT, topic_index=TOPIC, reg_id=SOURCE_REG,

@@ -71,6 +71,7 @@ class PersistentReceiver(Receiver):
         bounded = session._replace(
             recovered_max=options.retransmit_request_maximum or None,
             pacing=Pacing(options.ume_receiver_paced_persistence),
+            is_confirming=options.ume_allow_confirmed_delivery,
         )
         registrations.add_receiver(self._subscription, bounded)
 

@@ -693,6 +693,8 @@ def _limits_of(options: SourceOptions) -> SourceLimits:
         lifetime_ns=options.ume_message_stability_lifetime_ns,
         is_receiver_paced=options.ume_receiver_paced_persistence,
         retained_bytes=options.ume_repository_disk_file_size_limit_bytes,
+        confirmations=options.ume_retention_unique_confirmations,
+        reports_confirmations=options.ume_confirmed_delivery_notification > 0,
     )
 
 

@@ -35,9 +35,10 @@ struct um_flight {
     uint32_t fragment_bytes; /* 0: no message is split */
     uint64_t messages_max;
     uint64_t bytes_max;
-    flight_page **pages; /* page n is at n % capacity; NULL: without messages */
-    uint64_t capacity;   /* a power of two */
-    uint64_t first_page; /* every message is in a page of [first_page, end_page) */
+    uint64_t confirmed_end; /* messages before this number are confirmed by enough receivers */
+    flight_page **pages;    /* page n is at n % capacity; NULL: without messages */
+    uint64_t capacity;      /* a power of two */
+    uint64_t first_page;    /* every message is in a page of [first_page, end_page) */
     uint64_t end_page;
     uint64_t count;
     uint64_t bytes;
@@ -56,6 +57,7 @@ um_flight *um_flight_create(uint32_t store_count, uint32_t quorum)
     flight->pages = calloc(flight->capacity, sizeof(flight_page *));
     flight->store_count = store_count;
     flight->quorum = quorum;
+    flight->confirmed_end = UINT64_MAX;
     if (!flight->pages) {
         free(flight);
         return NULL;
@@ -387,6 +389,13 @@ void um_flight_limit(um_flight *flight, uint64_t messages_max, uint64_t bytes_ma
     um_lock_release(&flight->lock);
 }
 
+void um_flight_confirm_delivery(um_flight *flight, uint64_t end_sqn)
+{
+    um_lock_acquire(&flight->lock);
+    flight->confirmed_end = end_sqn;
+    um_lock_release(&flight->lock);
+}
+
 void um_flight_end(um_flight *flight)
 {
     um_lock_acquire(&flight->lock);
@@ -456,7 +465,7 @@ uint32_t um_flight_note(um_flight *flight, uint64_t *from_sqn, uint64_t last_sqn
     while ((message = next_message(flight, sqn, last_sqn + 1, &sqn))) {
         *(is_lost ? &message->lost : &message->acknowledged) |= store;
         bool is_stable = (uint32_t)__builtin_popcountll(message->acknowledged) >= flight->quorum &&
-                         (message->acknowledged & required) == required;
+                         (message->acknowledged & required) == required && sqn < flight->confirmed_end;
         if (is_stable || (uint32_t)__builtin_popcountll(message->lost) >= given_up_at) {
             um_flight_result *last = count ? &results[count - 1] : NULL;
             if (last && last->last_sqn + 1 == sqn && last->is_stable == is_stable)

@@ -3,11 +3,11 @@
  *
  *                   withdraw
  *           +--------------------+
- *           v                    |          enough Stores have it
+ *           v                    |    at enough Stores, and confirmed
  *   (no message) --- reserve --> SENDING -------------------------------+
  *                                |                                      v
  *                                | confirm                      (no message): stable
- *                                v          enough Stores have it       ^
+ *                                v    at enough Stores, and confirmed   ^
  *                              SENT ------------------------------------+
  *                                |
  *                                | its lifetime ended, or too many Stores gave it up
@@ -60,6 +60,9 @@ void um_flight_split(um_flight *flight, uint32_t fragment_bytes);
 /* From now on at most so many numbers may be in flight, and so many bytes of encoded messages; the only message in
  * flight may have more bytes. */
 void um_flight_limit(um_flight *flight, uint64_t messages_max, uint64_t bytes_max);
+/* From now on only messages before this number become stable: enough receivers have confirmed those. Without a call,
+ * none is needed. */
+void um_flight_confirm_delivery(um_flight *flight, uint64_t end_sqn);
 /* From now on no message gets a number. */
 void um_flight_end(um_flight *flight);
 /* Returns the number of the oldest message in flight, or of the next message if there is none. */

@@ -160,6 +160,27 @@ TEST("UP-53", "a message is due while one of the given Stores misses it")
     um_flight_free(flight);
 }
 
+TEST("UP-62", "messages at enough Stores stay until enough receivers have confirmed them")
+{
+    um_flight *flight = opened(0);
+    um_flight_confirm_delivery(flight, 0);
+    for (int i = 0; i < 4; i++)
+        send_one(flight, 1);
+    um_flight_result results[4];
+    uint64_t at = 0;
+    CHECK_EQ(um_flight_note(flight, &at, 2, 3, false, 0, results, 4), 0);
+    um_flight_confirm_delivery(flight, 2);
+    at = 0;
+    CHECK_EQ(um_flight_note(flight, &at, 3, 0, false, 0, results, 4), 1);
+    CHECK(results[0].first_sqn == 0 && results[0].last_sqn == 1 && results[0].is_stable);
+    um_flight_confirm_delivery(flight, 4);
+    at = 0;
+    CHECK_EQ(um_flight_note(flight, &at, 3, 0, false, 0, results, 4), 1);
+    CHECK_EQ(results[0].last_sqn, 2);
+    CHECK_EQ(um_flight_count(flight), 1);
+    um_flight_free(flight);
+}
+
 TEST("UP-55", "numbers are taken back, also of messages that a Store acknowledged before they were sent")
 {
     um_flight *flight = opened(PAGE_EDGE);

@@ -15,7 +15,7 @@ from tests.waiting import SECONDS, collect, wait_for
 from umstack import Event, Message, UnrecoverableLoss
 from umstack.context import Context
 from umstack.errors import BackPressured, NotConnected
-from umstack.persistence.events import SourceBlocked, SourceUnblocked
+from umstack.persistence.events import DeliveryConfirmed, SourceBlocked, SourceEvent, SourceUnblocked
 from umstack.persistence.session_ids import session_id_of
 from umstack.persistent_source import PersistentSource
 from umstack.store.protocol import StoreLimits
@@ -157,3 +157,42 @@ def test_a_receiver_of_another_kind_is_refused(
             wait_for(lambda: "set ume_receiver_paced_persistence to 1 or 2" in caplog.text)
         source.send(b"nobody waits", flush=True)
         assert source.wait_stable(SECONDS)
+
+
+def test_receivers_confirm_deliveries_to_the_source(stores: list[PausedStore], context: Context) -> None:
+    """UP-62: a message leaves flight once two receivers have acknowledged it; one that declines does not count."""
+    wanted = {"ume_retention_unique_confirmations": 2, "ume_confirmed_delivery_notification": 1}
+    endpoints = [store.endpoint for store in stores]
+    with (
+        open_context() as publishing,
+        publishing.source("orders", store=endpoints, session_id="desk7", **wanted) as source,  # type: ignore[arg-type]
+        context.receiver("orders", session_id="one") as one,
+        context.receiver("orders", session_id="declines", ume_allow_confirmed_delivery=0) as declining,
+    ):
+        source.send_many([b"%d" % number for number in range(50)], flush=True)
+        for receiver in (one, declining):
+            collect(receiver, 50)
+            receiver.poll()  # acknowledges
+        events: list[SourceEvent] = []
+        one_id, two_id = session_id_of("one"), session_id_of("two")
+        wait_for(lambda: _confirmed(source, events, one_id) == 49)
+        assert not source.wait_stable(0.3)
+        assert source.unstable == [*range(50)]
+        with open_context() as other, other.receiver("orders", session_id="two") as two:
+            collect(two, 50)
+            two.poll()
+            wait_for(lambda: _confirmed(source, events, two_id) == 49)
+            assert source.wait_stable(SECONDS)
+        assert _confirmed(source, events, session_id_of("declines")) == -1
+        source.close(timeout=0)
+
+
+def _confirmed(source: PersistentSource, events: list[SourceEvent], session_id: int) -> int:
+    """The last message that a receiver has confirmed; its events name each message once."""
+    events += source.take_events()
+    last = -1
+    for event in events:
+        if isinstance(event, DeliveryConfirmed) and event.session_id == session_id:
+            assert event.first_sqn == last + 1
+            last = event.last_sqn
+    return last

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from tests.unit.test_store_lifetimes import LIFETIME_S, SECOND, Store
+from tests.unit.test_store_lifetimes import LIFETIME_S, SECOND, Store, registration
 from umstack.persistence.pacing import (
     FLIGHT_BYTES_NAME,
     FLIGHT_MESSAGES_NAME,
@@ -17,17 +17,20 @@ from umstack.persistence.pacing import (
     RETAINED_BYTES_NAME,
     Pacing,
 )
+from umstack.persistence.source_side import FIRST_SQN_NAME, TRANSPORT_NAME
 from umstack.store.protocol import StoreLimits, StoreSide
 from umstack.store.repository import ReceivedRows
 from umstack.store.wire import (
     ConfigurationValue,
     ConsumptionAck,
+    DeliveryConfirmation,
     Keepalive,
     KeepaliveSender,
     RegistrationError,
     RegistrationResponse,
     StabilityAck,
 )
+from umstack.store.wire.decoding import ControlMessage
 
 SOURCE, READER = 1, 2
 FLIGHT = 5_000
@@ -52,11 +55,13 @@ def source(store: Store, **limits: int) -> RegistrationResponse:
 
 
 def receiver(
-    store: Store, reg_id: int, session_id: int, pacing: Pacing = Pacing.BLOCKING
+    store: Store, reg_id: int, session_id: int, pacing: Pacing = Pacing.BLOCKING, **fields: object
 ) -> RegistrationResponse:
     """Register a receiver."""
     values = (ConfigurationValue(PACING_NAME, str(pacing.value), 2),)
-    return store.receiver(READER, "orders", reg_id, session_id, is_receiver_paced=True, configuration=values)
+    return store.receiver(
+        READER, "orders", reg_id, session_id, is_receiver_paced=True, configuration=values, **fields
+    )
 
 
 def acknowledge(store: Store, source_id: int, receiver_id: int, sqn: int) -> None:
@@ -270,3 +275,36 @@ def test_nothing_is_kept_for_a_replay(store: Store) -> None:
 def _assert_refused(answer: RegistrationResponse, text: str) -> None:
     assert answer.error is RegistrationError.CONFIGURATION
     assert text in answer.reason
+
+
+def test_acknowledgements_are_forwarded_to_a_source_that_wants_them(store: Store) -> None:
+    """UP-62: written ones, each once, of receivers that allow it; and again when the source registers again."""
+    reg_id = source(store).reg_id
+    one, other = receiver(store, reg_id, 3), receiver(store, reg_id, 4, forwards_acks=False)
+    store.keep(*range(10))
+    assert confirmed(store) == []
+    for receiver_id in (one.reg_id, other.reg_id, one.reg_id):
+        acknowledge(store, reg_id, receiver_id, 7)
+    assert confirmed(store) == [(3, 7)]
+    acknowledge(store, reg_id, one.reg_id, 9)
+    assert confirmed(store) == [(3, 9)]
+    store.side.disconnected(SOURCE)
+    store.connect(SOURCE)
+    assert [type(one) for one in again(store)] == [RegistrationResponse, DeliveryConfirmation]
+    store.source(SOURCE, "orders", more=LIMITS, is_receiver_paced=True, forwards_acks=False)
+    store.keep(10)
+    acknowledge(store, reg_id, one.reg_id, 10)
+    assert confirmed(store) == []
+
+
+def again(store: Store) -> list[ControlMessage]:
+    """The answers to another registration of the source."""
+    values = LIMITS | {TRANSPORT_NAME: "session orders", FIRST_SQN_NAME: 0}
+    configuration = tuple(ConfigurationValue(name, str(value)) for name, value in values.items())
+    return store.ask(SOURCE, registration("orders", 7, is_receiver_paced=True, configuration=configuration))
+
+
+def confirmed(store: Store) -> list[tuple[int, int]]:
+    """The receivers and numbers of the acknowledgements that were forwarded to the source."""
+    found = [one for one in store.output(SOURCE) if isinstance(one, DeliveryConfirmation)]
+    return [(one.session_id, one.sqn) for one in found]

@@ -87,8 +87,7 @@ class Store:
             *(ConfigurationValue(name, str(value)) for name, value in (more or {}).items()),
         )
         found = self.ask(connection, registration(topic, session_id, configuration=values, **fields))
-        assert isinstance(found[-1], RegistrationResponse)
-        return found[-1]
+        return [one for one in found if isinstance(one, RegistrationResponse)][-1]
 
     def receiver(
         self, connection: int, topic: str, reg_id: int, session_id: int = 3, **fields: object

@@ -201,7 +201,8 @@ def test_client_state_of_the_first_version_is_continued(tmp_path: Path) -> None:
         repository.state.register_receiver(source.number, 3, now_ns=1)
     with contextlib.closing(sqlite3.connect(tmp_path / "clients.db")) as database:
         database.execute("ALTER TABLE sources DROP COLUMN is_receiver_paced")
-        database.execute("ALTER TABLE receivers DROP COLUMN pacing")
+        for column in ("pacing", "first_sqn", "is_confirming"):
+            database.execute(f"ALTER TABLE receivers DROP COLUMN {column}")
         database.execute("PRAGMA user_version = 1")
     with pytest.raises(RepositoryDamaged, match="version 1"):
         ClientState(tmp_path / "clients.db", is_read_only=True)

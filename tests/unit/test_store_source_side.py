@@ -7,6 +7,7 @@ from typing import Any
 from tests.flights import put_in_flight
 from umstack._engine.endpoint import Endpoint
 from umstack.persistence.events import (
+    DeliveryConfirmed,
     FlightSize,
     MessageStable,
     NotStable,
@@ -23,6 +24,7 @@ from umstack.persistence.receiver_side import ReceiverSide
 from umstack.persistence.source_side import SourceLimits, SourceSide, StabilityRule
 from umstack.store.wire import (
     ConsumptionAck,
+    DeliveryConfirmation,
     Keepalive,
     KeepaliveSender,
     Registration,
@@ -127,6 +129,56 @@ def test_a_source_stops_while_too_few_stores_have_space() -> None:
     assert side.take_events() == [SourceUnblocked(1), SourceUnblocked(2), StoreUnresponsive(2, True)]
     assert side.blocked is None
     send(side, 3)
+
+
+def confirm(side: SourceSide, session_id: int, sqn: int, topic_index: int = TOPIC_INDEX) -> list[Any]:
+    """A Store forwards the acknowledgement of a receiver; returns the events."""
+    confirmed = DeliveryConfirmation(
+        transport_index=0, topic_index=topic_index, user_reg_id=0, sqn=sqn, ack_id=1, session_id=session_id
+    )
+    side.received(0, confirmed.encode(), 0)
+    return side.take_events()
+
+
+def test_a_message_stays_in_flight_until_enough_receivers_have_confirmed_it() -> None:
+    """UP-62: each receiver counts once, whichever Stores forward its acknowledgements, which cover earlier messages."""
+    side = registered(confirmations=2, reports_confirmations=True)
+    for sqn in range(4):
+        send(side, sqn)
+    for at in (0, 1):
+        acknowledge(side, at, 0, 2)
+    assert side.take_events() == []
+    assert confirm(side, 3, 2) == [DeliveryConfirmed(3, 0, 2)]
+    assert confirm(side, 3, 2) == confirm(side, 3, 1) == []
+    assert confirm(side, 4, 1) == [DeliveryConfirmed(4, 0, 1), MessageStable(0, 1)]
+    assert confirm(side, 4, 3) == [DeliveryConfirmed(4, 2, 3), MessageStable(2, 2)]
+    assert confirm(side, 3, 3) == [DeliveryConfirmed(3, 3, 3)]
+    for at in (0, 1):
+        acknowledge(side, at, 3, 3)
+    assert side.take_events() == [MessageStable(3, 3)]
+
+
+def test_confirmations_that_cannot_be_true_are_ignored() -> None:
+    """UP-62: of messages that were never sent, of another source, and of nobody."""
+    side = registered(confirmations=1)
+    send(side, 0)
+    for at in (0, 1):
+        acknowledge(side, at, 0, 0)
+    assert confirm(side, 3, 1) == confirm(side, 0, 0) == confirm(side, 3, 0, TOPIC_INDEX + 1) == []
+    assert (side.forged_count, side.unstable) == (3, [0])
+    assert confirm(side, 3, 0) == [MessageStable(0, 0)]
+
+
+def test_only_a_source_that_wants_confirmations_has_them_forwarded() -> None:
+    """UP-62: the registration of any other one carries the flag that forbids it."""
+    for limits, forwards in (
+        (SourceLimits(), False),
+        (SourceLimits(confirmations=1), True),
+        (SourceLimits(reports_confirmations=True), True),
+    ):
+        side = SourceSide("orders", 7, STORES, limits=limits)
+        side.connected(0, 0)
+        assert sent(side, 0)[0].forwards_acks is forwards
 
 
 def test_a_new_receiver_with_pacing_begins_at_the_live_position_of_all_stores() -> None:

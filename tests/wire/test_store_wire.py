@@ -59,6 +59,7 @@ def preg(**fields: Any) -> dict[str, Any]:
     """Return the fields of a registration."""
     usual = {
         "flags.d_flag": 0,
+        "flags.f_flag": 0,
         "flags.w_flag": 0,
         "flags.p_flag": 0,
         "marker": 0,
@@ -95,7 +96,9 @@ EXPECTED: dict[str, dict[str, dict[str, Any]]] = {
         **CAPABLE,
     },
     "receiver": {
-        "ume_preg": preg(s_flag=0, src_reg_id=SOURCE_REG, resp_port=0, resp_ip="0.0.0.0", **INDEXES),
+        "ume_preg": preg(
+            s_flag=0, src_reg_id=SOURCE_REG, resp_port=0, resp_ip="0.0.0.0", **INDEXES, **{"flags.f_flag": 1}
+        ),
         "ume_sid": {"sid": (1 << 64) - 2},
     },
     "receiver-paced receiver": {
@@ -169,6 +172,14 @@ EXPECTED: dict[str, dict[str, dict[str, Any]]] = {
         },
         "ume_ack_id": {"id": 9},
     },
+    "forwarded": {
+        "ume_ack": {
+            "type": 0, "flags.e_flag": 0, "flags.u_flag": 0, "transport_idx": TRANSPORT, "id_2": TOPIC,
+            "rcv_reg_id": 0, "seqnum": 44,
+        },
+        "ume_ack_id": {"id": 10},
+        "ume_sid": {"sid": SESSION},
+    },
     "keepalive of a Store": {
         "ume_keepalive": {**INDEXES, "type": 0, "reg_id": SOURCE_REG, "flags.r_flag": 1, "flags.t_flag": 1},
         "extopt": terms(1),
@@ -235,7 +246,8 @@ def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_tshark_decodes_every_message_as_it_was_encoded(capture: Path) -> None:
     """Every field of every kind, nothing is marked as malformed, and the scapy layers agree.
 
-    Registrations (UP-34) and deregistrations (UP-70), consent to receiver pacing (UP-87), keepalives (UP-28),
+    Registrations (UP-34) and deregistrations (UP-70), consent to receiver pacing (UP-87) and to
+    confirmations (UP-62), keepalives (UP-28),
     registration information (UP-29), acknowledgements by ranges (UP-49) and negative ones (UP-59), recovered messages
     (UP-43); ids (UP-11, UP-13).
     """

@@ -96,14 +96,6 @@ ABSENT_OPTIONS = (
         "sources do not watch receivers through Stores",
     ),
     AbsentOptions(
-        (
-            "ume_retention_unique_confirmations",
-            "ume_confirmed_delivery_notification",
-            "ume_allow_confirmed_delivery",
-        ),
-        "receivers do not confirm deliveries to sources",
-    ),
-    AbsentOptions(
         ("ume_message_stability_notification",), "MessageStable events name ranges, and are always there"
     ),
     AbsentOptions(

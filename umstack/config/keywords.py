@@ -199,6 +199,8 @@ class SourceKeywords(TypedDict, total=False):
     ume_store_activity_timeout: OptionValue
     ume_message_stability_timeout: OptionValue
     ume_message_stability_lifetime: OptionValue
+    ume_retention_unique_confirmations: OptionValue
+    ume_confirmed_delivery_notification: OptionValue
     ume_receiver_paced_persistence: OptionValue
     ume_repository_disk_file_size_limit: OptionValue
     resolver_send_initial_advertisement: OptionValue
@@ -286,6 +288,7 @@ class ReceiverKeywords(TypedDict, total=False):
     resolver_query_minimum_sustain_duration: OptionValue
     resolution_number_of_sources_query_threshold: OptionValue
     ume_explicit_ack_only: OptionValue
+    ume_allow_confirmed_delivery: OptionValue
     ume_receiver_paced_persistence: OptionValue
     resolution_no_source_notification_threshold: OptionValue
 

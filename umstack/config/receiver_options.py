@@ -544,6 +544,11 @@ class ReceiverOptions:
         doc="For a receiver with a session id: messages count as consumed when acknowledge() is called, not when the "
         "application reads again.",
     )
+    ume_allow_confirmed_delivery: bool = option(
+        Kind.SWITCH,
+        um=1,
+        doc="For a receiver with a session id: the Stores forward its acknowledgements to sources that want them.",
+    )
     ume_receiver_paced_persistence: int = option(
         Kind.INTEGER,
         um=0,

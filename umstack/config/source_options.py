@@ -513,6 +513,20 @@ class SourceOptions:
         maximum=86_400_000,
         doc="Age at which a message in flight is given up, with the event NotStable.",
     )
+    ume_retention_unique_confirmations: int = option(
+        Kind.INTEGER,
+        um=0,
+        maximum=1000,
+        doc="Receivers with a session id that must have acknowledged a message before it leaves flight.",
+    )
+    ume_confirmed_delivery_notification: int = option(
+        Kind.INTEGER,
+        um=0,
+        maximum=3,
+        zero="none",
+        doc="DeliveryConfirmed events, with the session id of a receiver and the range of messages that it has "
+        "acknowledged. 1, 2 and 3 are the same.",
+    )
     ume_receiver_paced_persistence: bool = option(
         Kind.SWITCH,
         um=0,

@@ -30,9 +30,21 @@ class MessageStable(NamedTuple):
 
 
 class NotStable(NamedTuple):
-    """A message was given up: it was not stable within its lifetime, or too many Stores declared it lost."""
+    """A message was given up: too many Stores declared it lost, or its lifetime ended.
+
+    Within its lifetime it must become stable, and be confirmed by as many receivers as the source wants.
+    """
 
     sqn: int
+
+
+class DeliveryConfirmed(NamedTuple):
+    """The application of a receiver has consumed these messages, and all before them."""
+
+    session_id: int
+    """The receiver."""
+    first_sqn: int
+    last_sqn: int
 
 
 class FlightSize(NamedTuple):
@@ -87,5 +99,6 @@ SourceEvent = (
     | StoreBack
     | SourceBlocked
     | SourceUnblocked
+    | DeliveryConfirmed
 )
 """Events that `PersistentSource.take_events` returns."""

@@ -137,6 +137,10 @@ class Flight:
         """From now on at most so many numbers and bytes may be in flight."""
         lib.um_flight_limit(self.handle, messages_max, bytes_max)
 
+    def confirm(self, end_sqn: int) -> None:
+        """From now on only messages before this number, which enough receivers have confirmed, leave as stable."""
+        lib.um_flight_confirm_delivery(self.handle, end_sqn)
+
     def has_space(self, payload_bytes: int, properties_bytes: int = 0) -> bool:
         """Return true if a message of this length, with properties as its last bytes, is within the limits."""
         return bool(lib.um_flight_has_space(self.handle, payload_bytes, properties_bytes))

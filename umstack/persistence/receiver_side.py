@@ -92,10 +92,12 @@ class ReceiverSide:
         first_sqn: int | None = None,
         recovered_max: int | None = None,
         pacing: Pacing = Pacing.NONE,
+        is_confirming: bool = True,
     ) -> None:
         """Messages before `first_sqn` are not wanted, nor those further before the newest one than `recovered_max`.
 
         None: all that were not acknowledged. With `pacing`, a new receiver begins at the live position.
+        `is_confirming`: the Stores may forward its acknowledgements to the source.
         """
         self.topic = topic
         self.session_id = session_id
@@ -109,6 +111,7 @@ class ReceiverSide:
         self._first_sqn = first_sqn
         self._recovered_max = recovered_max
         self._pacing = pacing
+        self._is_confirming = is_confirming
         self.start_sqn: int | None = None
         """The first message to deliver, by consensus of the Stores; None: not known yet."""
         self._acknowledged: int | None = None
@@ -220,6 +223,7 @@ class ReceiverSide:
             store_index=store,
             topic=self.topic,
             is_receiver_paced=bool(self._pacing),
+            forwards_acks=self._is_confirming,
             configuration=tuple(values),
         ).encode()
 

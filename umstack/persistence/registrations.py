@@ -60,6 +60,8 @@ class ReceiverSession(NamedTuple):
     """It wants no messages further before the newest one; None: all."""
     pacing: Pacing = Pacing.NONE
     """How it takes part in receiver-paced persistence."""
+    is_confirming: bool = True
+    """The Stores may forward its acknowledgements to its sources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class StoreRegistration:
             session.first_sqn,
             session.recovered_max,
             session.pacing,
+            session.is_confirming,
         )
         self.is_open = True
         self.wanted_sqn: int | None = None

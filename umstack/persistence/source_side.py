@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
+import heapq
 from dataclasses import dataclass, field
 
 from umstack._engine.endpoint import Endpoint
 from umstack.persistence.events import (
+    DeliveryConfirmed,
     FlightSize,
     MessageStable,
     NotStable,
@@ -28,6 +30,7 @@ from umstack.persistence.pacing import (
 )
 from umstack.store.wire import (
     ConfigurationValue,
+    DeliveryConfirmation,
     Keepalive,
     KeepaliveSender,
     Registration,
@@ -46,6 +49,10 @@ _SPACE = 1 << 32
 _NS_PER_MS = 1_000_000
 _PROACTIVE_BYTES = 1 << 20
 """Maximum bytes that one tick repeats to a Store."""
+
+
+RECEIVERS_MAX = 65_536
+"""Receivers of a source that confirm; those beyond are ignored."""
 
 
 class StabilityRule(enum.StrEnum):
@@ -72,6 +79,8 @@ class SourceLimits:
         lifetime_ns: Age at which a message that is not stable is given up.
         is_receiver_paced: The Stores keep messages until all receivers have acknowledged them.
         retained_bytes: With receiver pacing, maximum bytes that a Store keeps of the source; 0: the Store's limit.
+        confirmations: Number of receivers that must confirm a message before it leaves flight.
+        reports_confirmations: Report DeliveryConfirmed events.
     """
 
     flight_messages: int = 1000
@@ -83,6 +92,8 @@ class SourceLimits:
     lifetime_ns: int = 1_200_000_000_000
     is_receiver_paced: bool = False
     retained_bytes: int = 0
+    confirmations: int = 0
+    reports_confirmations: bool = False
 
 
 class _State(enum.Enum):
@@ -151,6 +162,8 @@ class SourceSide:
         self._is_over = False
         """True since a FlightSize event reported that the limits of messages in flight are reached."""
         self._events: list[SourceEvent] = []
+        self._confirmed: dict[int, int] = {}
+        """The last message that each receiver has confirmed, by its session id."""
         self.forged_count = 0
         """Acknowledgements that name another source, or messages that were never sent."""
 
@@ -251,6 +264,8 @@ class SourceSide:
             self._limit()
         elif isinstance(control, StabilityAck):
             self._on_stability(store, control)
+        elif isinstance(control, DeliveryConfirmation):
+            self._on_confirmation(control)
         elif isinstance(control, Keepalive):
             self._note_terms(store, control.terms, now_ns)
             self._limit()
@@ -307,6 +322,7 @@ class SourceSide:
         registration = Registration(
             is_source=True,
             is_receiver_paced=limits.is_receiver_paced,
+            forwards_acks=limits.confirmations > 0 or limits.reports_confirmations,
             transport_index=0,
             topic_index=self._topic_index,
             session_id=self.session_id,
@@ -384,6 +400,8 @@ class SourceSide:
             first += self.limits.flight_messages
         self.first_sqn = first % _SPACE
         self.flight.begin(self.first_sqn)
+        if self.limits.confirmations:
+            self.flight.confirm(self.first_sqn)
 
     def _activate(self, store: int) -> None:
         one = self._stores[store]
@@ -409,6 +427,27 @@ class SourceSide:
                 self.forged_count += 1
             else:
                 self._note(low, high, 1 << store, is_lost=ack.is_lost)
+
+    def _on_confirmation(self, confirmed: DeliveryConfirmation) -> None:
+        """A receiver has consumed messages: those that enough receivers have consumed may leave flight."""
+        if self.first_sqn is None or not self._transport or confirmed.topic_index != self._topic_index:
+            self.forged_count += 1
+            return
+        receiver, sqn = confirmed.session_id, extended(confirmed.sqn, self.flight.next_sqn)
+        last = self._confirmed.get(receiver, self.first_sqn - 1)
+        is_known = receiver in self._confirmed or len(self._confirmed) < RECEIVERS_MAX
+        if sqn >= self.flight.next_sqn or not receiver or not is_known:
+            self.forged_count += 1
+            return
+        if sqn <= last:
+            return  # by another Store, or of a former life
+        self._confirmed[receiver] = sqn
+        if self.limits.reports_confirmations:
+            self._events.append(DeliveryConfirmed(receiver, last + 1, sqn))
+        count = self.limits.confirmations
+        if 0 < count <= len(self._confirmed):
+            self.flight.confirm(heapq.nlargest(count, self._confirmed.values())[-1] + 1)
+            self._note(0, self.flight.next_sqn, 0)
 
     def _note(self, first_sqn: int, last_sqn: int, stores: int, *, is_lost: bool = False) -> None:
         """Stores, given as bits, have messages, or gave them up: report those that are stable, or cannot become it."""

@@ -99,6 +99,7 @@ class Outbox:
                 "proactive",
                 "copied",
                 "acknowledgements",
+                "forwarded",
                 "registrations",
                 "replays",
                 "served",

@@ -206,7 +206,7 @@ class StorePacing:
 
     def _slowest(self, number: int) -> Blocking:
         receivers = [one for one in self._repository.state.receivers(number) if one.pacing is Pacing.BLOCKING]
-        slowest = min(receivers, key=lambda one: -1 if one.acknowledged_sqn is None else one.acknowledged_sqn)
+        slowest = min(receivers, key=lambda one: one.next_sqn or 0)
         return Blocking(slowest.session_id, self._clock_ns())
 
 

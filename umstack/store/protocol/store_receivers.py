@@ -128,6 +128,7 @@ class StoreReceivers:
                 state_lifetime_ns=wanted.state_lifetime_ms * _NS_PER_MS,
                 pacing=pacing,
                 first_sqn=high + 1 if pacing else None,  # it begins at the live position
+                is_confirming=wanted.forwards_acks,
                 now_ns=self._wall_clock_ns(),
             )
         except DiskFull:
@@ -135,10 +136,11 @@ class StoreReceivers:
             return
         one.receivers[receiver.registration_id] = found.number
         one.readable[found.registration_id] = found.number
-        acknowledged = self._consumed.get((found.number, receiver.registration_id), receiver.acknowledged_sqn)
+        acknowledged = self._consumed.get((found.number, receiver.registration_id))
+        next_sqn = receiver.next_sqn if acknowledged is None else acknowledged + 1
         low = self._gaps.first_sqn(found.number, ranges) if ranges else high + 1
-        if acknowledged is not None:
-            low = min(acknowledged + 1, high + 1)
+        if next_sqn is not None:
+            low = min(next_sqn, high + 1)
         start = start_of(wanted.configuration)
         if start is not None and ranges:
             oldest = self._gaps.first_sqn(found.number, ranges)
@@ -158,7 +160,7 @@ class StoreReceivers:
             high_sqn=high % _SPACE,
             store_index=wanted.store_index,
             session_id=wanted.session_id,
-            is_known=acknowledged is not None and (known is not None or not pacing),
+            is_known=next_sqn is not None and known is not None,
             is_receiver_paced=bool(pacing),
             terms=StoreTerms(source_session_id=found.session_id),
         )
@@ -218,14 +220,19 @@ class StoreReceivers:
         key = number, ack.receiver_reg_id
         self._consumed[key] = max(sqn, self._consumed.get(key, sqn))
 
-    def write_consumption(self) -> None:
+    def write_consumption(self) -> set[int]:
         """Write the consumption acknowledgements since the last call; a lost one only causes duplicates.
 
         If the disk is full, they stay for the next call.
+
+        Returns:
+            The numbers of their sources.
         """
-        if self._consumed:
-            self._repository.state.acknowledge(self._consumed, self._wall_clock_ns())
+        written, sources = self._consumed, {source for source, _ in self._consumed}
+        if written:
+            self._repository.state.acknowledge(written, self._wall_clock_ns())
             self._consumed = {}
+        return sources
 
     def requested(self, one: StoreConnection, asked: RetransmissionRequests) -> None:
         if one.request_count + len(asked.requests) > self._outbox.limits.requests:

@@ -6,7 +6,7 @@ One file, because every message of a client and every commit changes the same so
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from umstack._engine.endpoint import Endpoint
 from umstack.errors import ResourceLimit
@@ -30,6 +30,7 @@ from umstack.store.wire import (
     MESSAGE,
     PROACTIVE,
     ConsumptionAck,
+    DeliveryConfirmation,
     Keepalive,
     KeepaliveSender,
     MalformedMessage,
@@ -63,6 +64,10 @@ class _Source:
     topic: str
     session_id: int
     is_receiver_paced: bool
+    wants_acks: bool
+    """It has the acknowledgements of its receivers forwarded."""
+    forwarded: dict[int, int] = field(default_factory=dict)
+    """The last one of each receiver, by its session id."""
     transport: str = ""
     first_sqn: int = 0
     """First number of this life of the source."""
@@ -200,8 +205,30 @@ class StoreSide:
 
         Messages of receiver-paced sources that all receivers have acknowledged are dropped. Raises DiskFull.
         """
-        self._receivers.write_consumption()
+        for number in self._receivers.write_consumption():
+            if number in self._sources:
+                self._forward_acks(self._sources[number])
         self._release()
+
+    def _forward_acks(self, source: _Source) -> None:
+        """Forward the written acknowledgements of receivers that allow it to a source that wants them."""
+        if not source.wants_acks:
+            return
+        for receiver in self.repository.state.receivers(source.number):
+            sqn = receiver.acknowledged_sqn
+            if not receiver.is_confirming or sqn is None or source.forwarded.get(receiver.session_id) == sqn:
+                continue
+            source.forwarded[receiver.session_id] = sqn
+            self.counters["forwarded"] += 1
+            confirmation = DeliveryConfirmation(
+                transport_index=0,
+                topic_index=source.topic_index,
+                user_reg_id=0,
+                sqn=sqn % _SPACE,
+                ack_id=self.counters["forwarded"] % _SPACE,
+                session_id=receiver.session_id,
+            )
+            self._outbox.put(self._connections[source.connection], confirmation.encode())
 
     def _release(self) -> None:
         """Drop messages of receiver-paced sources, and report to those that are blocked, or not any more."""
@@ -269,6 +296,7 @@ class StoreSide:
             wanted.topic,
             wanted.session_id,
             wanted.is_receiver_paced,
+            wanted.forwards_acks and bool(transport),
         )
         self._outbox.counters["registrations"] += 1
         self._sources[number] = source
@@ -403,6 +431,7 @@ class StoreSide:
             terms=self._terms(source.number),
         )
         self._outbox.put(self._connections[source.connection], response.encode())
+        self._forward_acks(source)
 
     def _terms(self, number: int = -1) -> StoreTerms:
         """Return the terms for a source, given by its number; -1: it has none yet."""

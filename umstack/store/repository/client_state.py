@@ -42,7 +42,9 @@ CREATE TABLE receivers (
 """
 _ADDED = """
 ALTER TABLE sources ADD COLUMN is_receiver_paced INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE receivers ADD COLUMN pacing INTEGER NOT NULL DEFAULT 0
+ALTER TABLE receivers ADD COLUMN pacing INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE receivers ADD COLUMN first_sqn INTEGER;
+ALTER TABLE receivers ADD COLUMN is_confirming INTEGER NOT NULL DEFAULT 0
 """
 """The columns that version 2 added to version 1."""
 _SOURCE = (
@@ -51,7 +53,7 @@ _SOURCE = (
 )
 _RECEIVER = (
     "source, registration_id, session_id, acknowledged_sqn, activity_timeout_ns, state_lifetime_ns, active_ns, "
-    "pacing"
+    "pacing, first_sqn, is_confirming"
 )
 
 
@@ -90,6 +92,15 @@ class ReceiverState:
     active_ns: int
     pacing: Pacing
     """NONE also if a receiver-paced source is only replayed."""
+    first_sqn: int | None
+    """First message for it, if it is new and the source is receiver-paced."""
+    is_confirming: bool
+    """Its acknowledgements may be forwarded to the source."""
+
+    @property
+    def next_sqn(self) -> int | None:
+        """The first message that it has not acknowledged; None: all of them."""
+        return self.first_sqn if self.acknowledged_sqn is None else self.acknowledged_sqn + 1
 
 
 class Pace(NamedTuple):
@@ -422,6 +433,7 @@ class ClientState:
         state_lifetime_ns: int = 0,
         pacing: Pacing = Pacing.NONE,
         first_sqn: int | None = None,
+        is_confirming: bool = False,
         now_ns: int,
     ) -> ReceiverState:
         """Register a receiver of a source, or update the state of a known one.
@@ -433,7 +445,8 @@ class ClientState:
             activity_timeout_ns: Idle time after which its registration id is free; 0: the Store's.
             state_lifetime_ns: Idle time after which its state is deleted; 0: the Store's.
             pacing: Its kind, if the source is receiver-paced; NONE: that of a known one.
-            first_sqn: First message that a new receiver has not acknowledged; None: it has acknowledged none.
+            first_sqn: First message for it, if it is new; None: all of them.
+            is_confirming: Its acknowledgements may be forwarded to the source.
             now_ns: Wall clock.
 
         Returns:
@@ -443,7 +456,6 @@ class ClientState:
             RepositoryError: The source is not registered, or the registration id belongs to another client.
         """
         limits = (activity_timeout_ns, state_lifetime_ns, now_ns)
-        acknowledged_sqn = None if first_sqn is None else first_sqn - 1
         with self._transaction() as database:
             if not database.execute(
                 "SELECT 1 FROM sources WHERE number = ? AND forgotten_position IS NULL", (source,)
@@ -457,15 +469,15 @@ class ClientState:
                 chosen = int(known[0])
                 database.execute(
                     "UPDATE receivers SET activity_timeout_ns = ?, state_lifetime_ns = ?, active_ns = ?, "
-                    "pacing = max(pacing, ?), acknowledged_sqn = ifnull(acknowledged_sqn, ?) "
+                    "pacing = max(pacing, ?), first_sqn = ifnull(first_sqn, ?), is_confirming = ? "
                     "WHERE source = ? AND registration_id = ?",
-                    (*limits, pacing, acknowledged_sqn, source, chosen),
+                    (*limits, pacing, first_sqn, is_confirming, source, chosen),
                 )
             else:
                 chosen = self._free_registration_id(database, registration_id)
                 database.execute(
-                    f"INSERT INTO receivers ({_RECEIVER}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    (source, chosen, str(session_id), acknowledged_sqn, *limits, pacing),
+                    f"INSERT INTO receivers ({_RECEIVER}) VALUES (?, ?, ?, NULL, ?, ?, ?, ?, ?, ?)",
+                    (source, chosen, str(session_id), *limits, pacing, first_sqn, is_confirming),
                 )
             found = database.execute(
                 f"SELECT {_RECEIVER} FROM receivers WHERE source = ? AND registration_id = ?",
@@ -519,8 +531,11 @@ class ClientState:
 
 
 _PACES = f"""
-SELECT number, min(acknowledged_sqn), min(CASE pacing WHEN {Pacing.BLOCKING:d} THEN acknowledged_sqn END)
-FROM sources LEFT JOIN receivers ON source = number AND pacing <> {Pacing.NONE:d}
+SELECT number, min(reached), min(CASE pacing WHEN {Pacing.BLOCKING:d} THEN reached END)
+FROM sources LEFT JOIN (
+    SELECT source, pacing, ifnull(acknowledged_sqn, first_sqn - 1) AS reached
+    FROM receivers WHERE pacing <> {Pacing.NONE:d}
+) ON source = number
 WHERE is_receiver_paced AND forgotten_position IS NULL GROUP BY number
 """
 _EXPIRED = "active_ns + CASE state_lifetime_ns WHEN 0 THEN ?1 ELSE min(state_lifetime_ns, ?1) END < ?2"
@@ -544,6 +559,7 @@ def _source(row: tuple[int, str, str, int, int, int, int, int, int, int]) -> Sou
     return SourceState(number, topic, int(session_id), *rest, bool(is_receiver_paced))  # type: ignore[arg-type,call-arg]
 
 
-def _receiver(row: tuple[int, int, str, int | None, int, int, int, int]) -> ReceiverState:
-    source, registration_id, session_id, *rest, pacing = row
-    return ReceiverState(source, registration_id, int(session_id), *rest, Pacing(pacing))  # type: ignore[arg-type,call-arg]
+def _receiver(row: tuple[int, int, str, int | None, int, int, int, int, int | None, int]) -> ReceiverState:
+    source, registration_id, session_id, *rest, pacing, first_sqn, is_confirming = row
+    last = Pacing(pacing), first_sqn, bool(is_confirming)
+    return ReceiverState(source, registration_id, int(session_id), *rest, *last)  # type: ignore[arg-type,call-arg]

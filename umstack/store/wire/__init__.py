@@ -4,9 +4,9 @@ Every message is a dataclass with `encode`, which returns one control message; `
 received one. Over TCP messages follow each other without other framing: `StoreStream` splits and tags them.
 
     client -> Store   Registration, ConsumptionAck, Keepalive, RetransmissionRequests, and messages of type PROACTIVE
-    Store -> client   RegistrationResponse, StabilityAck, Keepalive, RetainedRange, and messages of type RECOVERED
+    Store -> client   RegistrationResponse, StabilityAck, DeliveryConfirmation, Keepalive, RetainedRange, and messages
+                      of type RECOVERED
     source -> all     SourceRegistrationInformation, on the data session or in answer to a SourceRegistrationRequest
-    receiver -> source  DeliveryConfirmation
 
 A message states its purpose by one option; further options give details: session id, lifetimes, the list of Stores,
 configuration. Unknown options are skipped if they allow it, and otherwise refused with MalformedMessage, which also

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from umstack.store.wire import option_types as layout
 from umstack.store.wire.chain import CONTROL, MalformedMessage, Option, ReceivedOptions, encode_chain
 from umstack.store.wire.option_types import OptionType
-from umstack.store.wire.registration import STORE_INDEX_MAXIMUM, decode_store_index
+from umstack.store.wire.registration import STORE_INDEX_MAXIMUM, decode_session_id, decode_store_index
 
 _CONSUMPTION, _STABILITY = 0, 1
 _USER_REG_ID, _EXPLICIT = 0x10, 0x08
@@ -91,7 +91,7 @@ class ConsumptionAck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryConfirmation:
-    """A receiver confirms to the source that its application has consumed a message."""
+    """The application of a receiver has consumed every message up to `sqn`; a Store forwards it to the source."""
 
     transport_index: int
     topic_index: int
@@ -100,6 +100,8 @@ class DeliveryConfirmation:
     sqn: int
     ack_id: int
     """Counts the receiver's confirmations."""
+    session_id: int = 0
+    """Session id of the receiver; 0: not stated."""
     is_explicit: bool = False
 
     def encode(self) -> bytes:
@@ -109,6 +111,8 @@ class DeliveryConfirmation:
             flags, _CONSUMPTION, self.transport_index, self.topic_index, self.user_reg_id, self.sqn
         )
         options.append(Option(OptionType.ACKNOWLEDGEMENT_ID, layout.ACKNOWLEDGEMENT_ID.pack(0, self.ack_id)))
+        if self.session_id:
+            options.append(Option(OptionType.SESSION_ID, layout.SESSION_ID.pack(0, self.session_id)))
         return encode_chain(options)
 
 
@@ -142,6 +146,7 @@ def decode_acknowledgement(received: ReceivedOptions) -> StabilityAck | Consumpt
             user_reg_id=reg_id if flags & _USER_REG_ID else 0,
             sqn=sqn,
             ack_id=ack_id[1],
+            session_id=decode_session_id(received),
             is_explicit=bool(flags & _EXPLICIT),
         )
     return ConsumptionAck(

@@ -37,7 +37,7 @@ TOPIC_NAME_MAXIMUM_BYTES = 246
 STORE_INDEX_MAXIMUM = 0x7FFF
 
 _IS_SOURCE = 0x80
-_PROXY, _RECEIVER_PACED, _DEREGISTRATION = 0x20, 0x10, 0x08
+_NOT_FORWARDED, _PROXY, _RECEIVER_PACED, _DEREGISTRATION = 0x40, 0x20, 0x10, 0x08
 _CAPABILITIES = 0x4000 | 0x2000
 """Quorum and consensus; client lifetimes."""
 
@@ -99,6 +99,8 @@ class Registration:
     """The client's request port. Responses go over the connection of the registration."""
     is_deregistration: bool = False
     is_receiver_paced: bool = False
+    forwards_acks: bool = True
+    """Of a source: it wants the Store to forward the acknowledgements of receivers. Of a receiver: it allows that."""
     is_proxy: bool = False
     """A Store registers in place of an absent source. Decoded to be refused."""
     activity_timeout_ms: int = 0
@@ -118,7 +120,8 @@ class Registration:
 
     def _options(self) -> Iterator[Option]:
         flags = (
-            self.is_proxy * _PROXY
+            (not self.forwards_acks) * _NOT_FORWARDED
+            | self.is_proxy * _PROXY
             | self.is_receiver_paced * _RECEIVER_PACED
             | self.is_deregistration * _DEREGISTRATION
         )
@@ -165,6 +168,7 @@ class Registration:
             response=unpack_endpoint(ip, port),
             is_deregistration=bool(flags & _DEREGISTRATION),
             is_receiver_paced=bool(flags & _RECEIVER_PACED),
+            forwards_acks=not flags & _NOT_FORWARDED,
             is_proxy=bool(flags & _PROXY),
             activity_timeout_ms=lifetime[1],
             state_lifetime_ms=lifetime[2],
