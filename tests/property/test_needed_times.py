@@ -1,4 +1,7 @@
-"""Tables of parts without the times that no table needs are those of all times, however captures are divided."""
+"""Tables of parts without the times that no table needs are those of all times, however captures are divided.
+
+So are those of losses that are judged by windows of numbers, each by another worker.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,23 @@ pytest.importorskip("polars")
 import numpy as np
 import pyarrow as pa
 
+from tests.story import RECEIVERS, Story
 from tests.truth_scenarios import SCENARIOS, scenarios
 from tests.unit.capture_bytes import pcap, stalled_session
 from tests.unit.unicast_bytes import lbtru_filtered, lbtru_session, lbttcp_session
-from umstack.analysis import needed_times, numbering
+from umstack.analysis import needed_times, numbering, rare_rows
+from umstack.analysis.judged import Captured, Habits
 from umstack.analysis.needed_times import EVERYTHING, Ranges, needed, outline, thinned
-from umstack.analysis.tables import tables_of
+from umstack.analysis.rare_rows import by_window
+from umstack.analysis.tables import tables_of, tables_of_part
 from umstack.capture import decode
 from umstack.capture.generate import Traffic, generate
+from umstack.facts import row_pile
 from umstack.facts import sends as sends_module
 from umstack.facts.facts import Facts, facts_of, facts_of_packets
 from umstack.facts.kept_times import KeptTimes, NotKeptError
 from umstack.facts.packed import packed, unpacked
+from umstack.facts.row_pile import RowPile
 from umstack.facts.sends import Sends, SendsInPieces, expanded, neighbours_of
 from umstack.facts.sessions import Session
 
@@ -38,9 +46,11 @@ BRIEF = Traffic(seed=7, sessions=1, message_bytes=40, loss=0.05, at_receiver=1)
 
 @pytest.fixture(autouse=True)
 def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep only the first and the last time of each part, and write few times to files: the parts here are short."""
+    """Keep only the first and the last time of each part, write few times to files, and divide numbers into small
+    blocks: the parts here are short."""
     monkeypatch.setattr(needed_times, "_EDGE", 1)
     monkeypatch.setattr(sends_module, "_SPILL_SENDS", 50)
+    monkeypatch.setattr(rare_rows, "_BLOCK_BITS", (4, 4))
 
 
 def captures(kind: str, folder: Path) -> list[Path]:
@@ -118,7 +128,33 @@ def assert_same_tables(parts: list[Facts], chance: random.Random) -> Facts:
     found = tables_of(facts)
     for name, table in wanted.items():
         assert found[name].equals(table), name
+    assert_same_in_windows(facts, chance)
     return facts
+
+
+def assert_same_in_windows(facts: Facts, chance: random.Random) -> None:
+    """Compare the tables of losses that are judged by windows, in any order, with those judged at once.
+
+    Sessions of several points are left out: their clocks are compared by all rows.
+    """
+    points: dict[Session, set[str]] = {}
+    for point, publisher, session_id, _ in facts.sends:
+        points.setdefault((publisher, session_id), set()).add(point)
+    if any(len(several) > 1 for several in points.values()):
+        return
+    rows, count = facts.frame("rare"), chance.randrange(1, 6)
+    parts = by_window(rows, count)
+    windows = []
+    for number in range(count):
+        pile = RowPile()
+        pile.add(parts.get(number, rows.clear()))
+        windows.append(Captured.of(replace(facts, rare=pile)))
+    habits = Habits.of(shown for one in windows for shown in one.habits())
+    frames = [{name: rows} for one in windows for made in one.judged(habits) for name, rows in made.items()]
+    chance.shuffle(frames)
+    found = tables_of_part(replace(facts, rare=RowPile.of(rows.clear())), judged=frames)
+    for name, table in tables_of_part(facts).items():
+        assert found[name].equals(table), (name, count)
 
 
 @pytest.mark.parametrize("mixes", [False, True], ids=["in order", "mixed"])
@@ -141,6 +177,29 @@ def test_disturbed_captures(kind: str, how: str, tmp_path: Path, monkeypatch: py
     [rows] = rows_of(captures(kind, tmp_path))
     parts = list(divided([disturbed(rows, how, chance)], chance))
     assert_same_tables(parts, chance)
+
+
+def test_windows_share_the_habits_of_receivers_and_the_lives_of_a_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NAKs for other numbers show whether a receiver has stopped asking; a number of two lives is lost twice."""
+    monkeypatch.setattr(rare_rows, "_BLOCK_BITS", (0, 0))
+    monkeypatch.setattr(row_pile, "SLICE_ROWS", 2)
+    ms = 1_000_000
+    story = Story()
+    for start in (10**18, 10**18 + 10_000 * ms):
+        story.stream(start, ms, 1, 300)
+        for sqn, nak_ms, again_ms in ((2, (10, 40), 41), (3, (50,), 24), (4, (200,), 201)):
+            for after in nak_ms:
+                story.nak(start + after * ms, RECEIVERS[0], sqn)
+            story.again(start + again_ms * ms, sqn)
+        story.nak(start + 20 * ms, RECEIVERS[1], 3)
+    facts = story.facts()
+    lost = tables_of(facts)["losses"].filter(receiver=RECEIVERS[0])
+    assert lost["sqn"].to_list() == [2, 2, 3, 3, 4, 4]
+    assert None not in lost["repaired_ns"]
+    for seed in range(8):
+        assert_same_in_windows(facts, random.Random(seed))
 
 
 def test_each_packet_is_a_part(tmp_path: Path) -> None:

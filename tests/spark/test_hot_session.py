@@ -81,19 +81,26 @@ def counted(frame):
 def count_group(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.record_batch([[sum(map(times, batches))]], names=["times"])
 
+def count_losses(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    found = sum(len(from_ipc(row["content"])) for batch in batches for row in batch.to_pylist())
+    yield pa.record_batch([[os.getppid()], [found]], names=["worker", "losses"])
+
 with spark_session("hot session", {master!r}, driver_memory="600m") as spark:
     spark.dataSource.register(UmpcapDataSource)
     reader = spark.read.format("umpcap").option("rows", "facts").option("targetPartitionBytes", "2000000")
     facts = reader.load({path!r})
     with fact_tables.thinned(facts) as thin:
-        grouped = thin.groupBy("publisher", "session_id").applyInArrow(count_group, "times long")
+        grouped = thin.facts.groupBy("publisher", "session_id").applyInArrow(count_group, "times long")
         found = {{
             "edge": _EDGE,
             "packets": counted(facts),
-            "kept": counted(thin),
+            "kept": counted(thin.facts),
             "of_sessions": [row.times for row in grouped.collect() if row.times],
         }}
-        tables, _ = fact_tables.tables_of_frame(fact_tables.merged(thin), 1500)
+        with fact_tables.judged(fact_tables.merged(thin.facts), thin.divisible) as rows:
+            judges = rows.where("frame = 'judged losses'").mapInArrow(count_losses, "worker long, losses long")
+            found["judges"] = [tuple(row) for row in judges.collect()]
+            tables, _ = fact_tables.tables_of_frame(rows, 1500)
     wanted = tables_of(facts_of([{path!r}]))
     found["differ"] = [name for name, table in wanted.items() if not tables[name].equals(table)]
     print("JOB", json.dumps(found))
@@ -102,8 +109,9 @@ PACKETS, LOSS = 200_000, 0.001
 
 
 @pytest.mark.timeout(240)
-def test_no_task_of_a_cluster_gets_all_times_of_a_session(cluster: Cluster, tmp_path: Path) -> None:
-    """Several workers share a session; the one that makes its tables gets times in proportion to losses and parts."""
+def test_no_task_of_a_cluster_gets_all_of_a_session(cluster: Cluster, tmp_path: Path) -> None:
+    """Several workers read a session and judge its losses; the one that makes its tables gets times in proportion to
+    losses and parts."""
     capture, job = tmp_path / "hot.pcap", tmp_path / "job.py"
     truth = generate(capture, PACKETS, Traffic(message_bytes=60, loss=LOSS))
     job.write_text(JOB.format(master=cluster.master, path=str(capture)))
@@ -123,3 +131,8 @@ def test_no_task_of_a_cluster_gets_all_times_of_a_session(cluster: Cluster, tmp_
     assert of_session == sum(times for _, times in found["kept"])
     assert of_session < 2 * found["edge"] * parts + 3 * len(truth.losses)
     assert of_session < PACKETS / 5
+    judges = [(worker, losses) for worker, losses in found["judges"] if losses]
+    lost = sum(losses for _, losses in judges)
+    assert len({worker for worker, _ in judges}) == 2, "both workers judge losses"
+    assert len(judges) > 2
+    assert max(losses for _, losses in judges) < lost / 2

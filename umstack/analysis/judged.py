@@ -6,7 +6,7 @@ session. This takes two steps, because the habits of a receiver show only in all
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import polars as pl
@@ -33,10 +33,12 @@ class Habits:
 
     @classmethod
     def of(cls, slices: Iterable[Frames]) -> Habits:
-        """Combine the habits that slices show."""
+        """Combine the habits that slices show. Their frames may come one by one."""
         found = list(slices)
-        retries = losses.longest_retries(one["retries"] for one in found)
-        return cls(retries, losses.best_of(one["points"] for one in found))
+        return cls(
+            losses.longest_retries(one["retries"] for one in found if "retries" in one),
+            losses.best_of(one["points"] for one in found if "points" in one),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +92,19 @@ class Judged:
         """Start without slices."""
         self.losses, self.waits, self._storms = losses.Losses(), Waits(), losses.Storms()
         self._counted: dict[str, list[pl.DataFrame]] = {"repairs": [], "refusals": [], "stalls": []}
+        self._adders: dict[str, Callable[[pl.DataFrame], None]] = {
+            "losses": self.losses.add,
+            "waits": self.waits.add_losses,
+            "repeats": self.waits.add_repeats,
+            "retried": self.waits.add_retried,
+            "requests": self._storms.add,
+            **{name: parts.append for name, parts in self._counted.items()},
+        }
 
     def add(self, frames: Frames) -> None:
-        """Add the frames of a slice."""
-        self.losses.add(frames["losses"])
-        self.waits.add(frames)
-        self._storms.add(frames["requests"])
-        for name, parts in self._counted.items():
-            parts.append(frames[name])
+        """Add frames of a slice. Each frame of each slice must be added once."""
+        for name, rows in frames.items():
+            self._adders[name](rows)
 
     def tables(self) -> Frames:
         """Return the finished tables of everything added."""

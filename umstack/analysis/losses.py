@@ -56,7 +56,7 @@ def losses(slices: Iterable[Rare], everything: list[Seen]) -> pl.DataFrame:
 
 
 class Losses:
-    """Collects the losses of slices."""
+    """Collects the losses of slices, which are added in order of number, or sorted afterwards."""
 
     def __init__(self) -> None:
         """Start without losses."""
@@ -65,6 +65,14 @@ class Losses:
     def add(self, lost: pl.DataFrame) -> None:
         """Add the losses of the next slice, from `losses_of`."""
         self._rows.add_by(lost, *map(pl.col, SESSION), pl.col("receiver").fill_null(""))
+
+    def sort(self) -> None:
+        """Sort the losses by number. Memory holds those of one receiver at a time."""
+        rows = RowPile()
+        rows.add(self._rows.schema)
+        for key, of_receiver in self._rows.groups():
+            rows.add(of_receiver.sort("sqn"), key)
+        self._rows = rows
 
     def __iter__(self) -> Iterator[pl.DataFrame]:
         """Yield the losses in order, all losses of a receiver together."""

@@ -106,6 +106,21 @@ def _numbered(rows: pl.DataFrame, unicast: pl.DataFrame, known: dict[Session, Re
     return pl.concat([*(unwrapped(part, known) for part in parts), again.filter(~is_known)])
 
 
+def by_window(rows: pl.DataFrame, windows: int) -> dict[int, pl.DataFrame]:
+    """Divide the rows `rare` of facts into windows of numbers. All rows of a wire number are in the same window.
+
+    A NAK or NCF for several numbers becomes one row for each.
+    """
+    is_list, sqns = pl.col("kind").is_in([NAK, NCF]), pl.col("sqns")
+    listed = rows.filter(is_list & (sqns.list.len() > 0)).explode("sqns").with_columns(number="sqns")
+    listed = listed.with_columns(pl.concat_list("sqns"))
+    divided = pl.concat([listed, rows.filter(~is_list).with_columns(number="sqn")], how="vertical_relaxed")
+    window = (pl.col("number") // 2 ** _BLOCK_BITS[0] % windows).fill_null(0)
+    parts = divided.with_columns(window.alias("window")).drop("number")
+    found = parts.partition_by("window", as_dict=True, include_key=False).items()
+    return {int(number): part for (number,), part in found}
+
+
 def unicast_sessions(facts: Facts) -> pl.DataFrame:
     """Return the sessions of LBT-RU, with a column `is_unicast` that is true."""
     found = facts.counts.filter(pl.col("transport") == LBTRU).select(SESSION).unique()

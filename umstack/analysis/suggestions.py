@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
@@ -214,7 +214,7 @@ class Waits:
 
     @staticmethod
     def of_slice(lost: pl.DataFrame, asked: pl.DataFrame) -> dict[str, pl.DataFrame]:
-        """Return the frames for `add` of a slice: of its losses (`losses.losses_of`), and of its NAKs with the waits
+        """Return the frames of a slice: of its losses (`losses.losses_of`), and of its NAKs with the waits
         before and after them (`losses.asked`)."""
         loss, naks, trip = [*SESSION, "receiver", "sqn"], pl.col("naks"), pl.col("trip_ns")
         of_first = asked.filter(pl.col("wait_ns").is_null()).group_by(loss).agg(pl.col("next_ncf_ns").min())
@@ -240,11 +240,17 @@ class Waits:
             "retried": asked.filter(is_backoff).join(retried, loss).select(*SESSION, "wait_ns", "trip_ns"),
         }
 
-    def add(self, frames: Mapping[str, pl.DataFrame]) -> None:
-        """Add the frames of a slice."""
-        self._losses.add_by(frames["waits"], *map(pl.col, SESSION), pl.col("receiver").fill_null(""))
-        self._repeats.add(frames["repeats"])
-        self._retries.add(frames["retried"])
+    def add_losses(self, waits: pl.DataFrame) -> None:
+        """Add the frame `waits` of a slice."""
+        self._losses.add_by(waits, *map(pl.col, SESSION), pl.col("receiver").fill_null(""))
+
+    def add_repeats(self, repeats: pl.DataFrame) -> None:
+        """Add the frame `repeats` of a slice."""
+        self._repeats.add(repeats)
+
+    def add_retried(self, retried: pl.DataFrame) -> None:
+        """Add the frame `retried` of a slice."""
+        self._retries.add(retried)
 
     def of_sessions(self) -> pl.DataFrame:
         """Return one row per session that lost something: its losses, and the usual times of its path."""

@@ -37,14 +37,16 @@ def tables_of_part(facts: Facts, mtu: int = 1500, judged: Iterable[Frames] | Non
     """Return the tables of some of the sessions, for `together`: points have their whole names,
     sessions their numbers.
 
-    `judged` are the frames of all slices (`Captured.judged`), if others made them from the facts' `rare`; the facts
-    then have no such rows.
+    `judged` are the frames of all slices (`Captured.judged`) in any order, if others made them from the facts' `rare`;
+    the facts then have no such rows.
     """
     captured = Captured.of(facts)
     facts, everything, compared = captured.facts, captured.everything, captured.compared
     collected = Judged()
     for frames in captured.judged(Habits.of(captured.habits())) if judged is None else judged:
         collected.add(frames)
+    if judged is not None:
+        collected.losses.sort()
     covered = numbering.coverage(everything)
     found = traffic.sessions(facts, covered)
     rates, sizes = once.rates(facts), once.sizes(facts)

@@ -78,14 +78,15 @@ def _rows(facts: Facts, window_ns: int) -> Iterator[_Row]:
         frame = facts.frame(name)
         if name not in OF_SESSIONS:
             if len(frame):
-                yield window_ns, *NO_SESSION, name, "", "", ipc(_arrow(name, frame))
+                yield window_ns, *NO_SESSION, name, "", "", packed_frame(name, frame)
             continue
         for (publisher, session_id), rows in frame.partition_by(list(SESSION), as_dict=True).items():
-            yield window_ns, publisher, session_id, name, "", "", ipc(_arrow(name, rows))
+            yield window_ns, publisher, session_id, name, "", "", packed_frame(name, rows)
 
 
-def _arrow(name: str, frame: pl.DataFrame) -> pa.Table:
-    return frame.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(FACTS[name])
+def packed_frame(name: str, frame: pl.DataFrame) -> bytes:
+    """Return the content of a row with a frame of facts, except for sendings."""
+    return ipc(frame.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(FACTS[name]))
 
 
 def _steps(sends: Sends) -> pa.Table:

@@ -75,6 +75,13 @@ class RowPile:
         """True if rows were written to the file."""
         return self._written is not None
 
+    @property
+    def schema(self) -> pl.DataFrame:
+        """The columns, without rows."""
+        if self._empty is None:
+            raise ValueError("nothing was added to the pile")
+        return self._as_changed(self._empty)
+
     def add(self, rows: pl.DataFrame, key: Key = ()) -> None:
         """Add rows. Empty rows give the pile its schema."""
         if self._empty is None:
