@@ -101,6 +101,7 @@ MESSAGES: dict[str, ControlMessage] = {
     ),
     "receiver-paced": RegistrationResponse(
         is_source=False, reg_id=RECEIVER_REG, transport_index=1, topic_index=2, is_receiver_paced=True,
+        is_known=True, has_no_acks=True,
     ),
     "deregistered": RegistrationResponse(
         is_source=False, reg_id=RECEIVER_REG, transport_index=1, topic_index=2, is_deregistration=True
@@ -123,6 +124,10 @@ MESSAGES: dict[str, ControlMessage] = {
     "consumed": ConsumptionAck(
         transport_index=TRANSPORT, source_reg_id=SOURCE_REG, receiver_reg_id=RECEIVER_REG, sqn=44,
         store_index=2, is_explicit=True,
+    ),
+    "begins": ConsumptionAck(
+        transport_index=0, source_reg_id=SOURCE_REG, receiver_reg_id=RECEIVER_REG, sqn=44, store_index=0,
+        is_start=True,
     ),
     "confirmed": DeliveryConfirmation(
         transport_index=TRANSPORT, topic_index=TOPIC, user_reg_id=7001, sqn=44, ack_id=9, is_explicit=True

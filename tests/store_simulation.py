@@ -1,7 +1,8 @@
 """A simulated network with a persistent source, readers and Stores on simulated disks, run by a seed.
 
 Everything ends at random: the source, a reader, a Store with its machine, a connection, a multicast message on its way;
-one Store is replaced by an empty one. An adversary with its own connections forges registrations, acknowledgements and
+one Store is replaced by an empty one. With receiver pacing two receivers, one of them blocking, lag and end, too.
+An adversary with its own connections forges registrations, acknowledgements and
 messages. The content of a message names the life of the source that sent it, so that a wrong message is noticed.
 """
 
@@ -14,13 +15,21 @@ from dataclasses import dataclass, field
 
 from tests.data_messages import encode_data
 from tests.flights import put_in_flight
+from tests.paced_receivers import Link, PacedReceiver, split
 from tests.simulated_disk import PowerFailure, SimulatedDisk, pull_the_plug
 from umstack._engine.endpoint import Endpoint
-from umstack.persistence.events import MessageStable, NotStable, Registered, RegistrationRefused
+from umstack.persistence.events import (
+    MessageStable,
+    NotStable,
+    Registered,
+    RegistrationRefused,
+    SourceBlocked,
+)
 from umstack.persistence.messages import extended
+from umstack.persistence.pacing import Pacing
 from umstack.persistence.reader_side import LostRange, ReaderSide, ReadMessage
 from umstack.persistence.source_side import SourceLimits, SourceSide, StabilityRule
-from umstack.store.protocol import StoreSide
+from umstack.store.protocol import StoreLimits, StoreSide
 from umstack.store.repository import ClientState, Repository, RepositorySettings
 from umstack.store.wire import (
     ConsumptionAck,
@@ -29,7 +38,6 @@ from umstack.store.wire import (
     RegistrationError,
     SqnRange,
     StabilityAck,
-    message_bytes,
 )
 
 MS = 1_000_000
@@ -41,20 +49,19 @@ _FRAGMENT_BYTES = 24
 _SPACE = 1 << 32
 _SETTINGS = RepositorySettings(segment_bytes=1 << 18, staging_bytes=1 << 19, commit_bytes=1 << 18)
 _SETTLED_STEPS_MAXIMUM = 5_000
+_FLIGHT_BYTES = 4_000
+_RETAINED_BYTES = 24_000
+"""Kept by a Store for the source, if it is receiver-paced."""
+_RECORD_BYTES = 64
+"""Of a message, about."""
+_LIFETIME_NS = 60_000 * MS
+"""State lifetime at the Stores."""
+_SLOW_NS = 4_000 * MS
+"""Receivers deliver nothing for this long, in turns."""
 
 
 class Failed(AssertionError):
     """An invariant does not hold."""
-
-
-@dataclass
-class Link:
-    """A client's connection to a Store, with the bytes on their way."""
-
-    number: int
-    store: int
-    to_store: deque[bytes] = field(default_factory=deque)
-    to_client: deque[bytes] = field(default_factory=deque)
 
 
 @dataclass
@@ -67,18 +74,10 @@ class StoreHost:
     restart_ns: int = 0
     read: dict[int, set[int]] = field(default_factory=dict)
     """By session id of a reader, the numbers that it got from this Store."""
+    began: dict[int, int] = field(default_factory=dict)
+    """By session id of a blocking receiver, the highest number at which it began here."""
     acknowledged: dict[int, int] = field(default_factory=dict)
     """By session id of a reader, the highest number that it acknowledged."""
-
-
-def split(data: bytes) -> list[bytes]:
-    """The messages of a stream."""
-    found = []
-    while data:
-        length = message_bytes(data)
-        found.append(data[:length])
-        data = data[length:]
-    return found
 
 
 class Simulation:
@@ -89,13 +88,21 @@ class Simulation:
         rule: Stability rule of the source.
         first_sqn: Number of the first message; not 0: the Stores know the source already.
         lies: The disks report syncs that they did not make.
+        is_paced: The source is receiver-paced.
     """
 
     def __init__(
-        self, seed: int, *, rule: StabilityRule = StabilityRule.QUORUM, first_sqn: int = 0, lies: bool = False
+        self,
+        seed: int,
+        *,
+        rule: StabilityRule = StabilityRule.QUORUM,
+        first_sqn: int = 0,
+        lies: bool = False,
+        is_paced: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.rule, self.first_sqn, self.lies = rule, first_sqn, lies
+        self.is_paced = is_paced
         self.now_ns = 10**9
         self.has_faults = True
         self.has_replaced = False
@@ -119,6 +126,13 @@ class Simulation:
         self.lost_count = 0
         """Ranges that readers skipped."""
         self.forged_count = 0
+        self.blocked_count = 0
+        """Times at which a receiver blocked the source."""
+        kinds = {40: Pacing.BLOCKING, 41: Pacing.NON_BLOCKING} if is_paced else {}
+        self.receivers = [
+            PacedReceiver(session_id, kind, self.random, self._true) for session_id, kind in kinds.items()
+        ]
+        self.has_receivers = True
         self._links = 0
         self.hosts = [StoreHost(self._disk(), ClientState(None)) for _ in range(_STORES)]
         for host in self.hosts:
@@ -139,13 +153,16 @@ class Simulation:
     def _start_store(self, host: StoreHost) -> None:
         repository = Repository("simulated", _SETTINGS, files=host.disk, state=host.state)
         if self.first_sqn and not host.state.sources() and not self.has_replaced:
-            source = repository.register_source(TOPIC, SOURCE_SESSION)
+            source = repository.register_source(
+                TOPIC, SOURCE_SESSION, is_receiver_paced=self.is_paced, retention_bytes=_RETAINED_BYTES
+            )
             repository.append(
                 source.number, self.first_sqn - 1, encode_data(TOPIC_INDEX, self.first_sqn - 1, b"0")
             )
             repository.commit()
         endpoint = Endpoint("10.0.0.1", 14567)
-        host.side = StoreSide(repository, endpoint, lambda: self.now_ns, lambda topic, source: True)
+        limits = StoreLimits(allows_receiver_pacing=True, state_lifetime_ns=_LIFETIME_NS)
+        host.side = StoreSide(repository, endpoint, lambda: self.now_ns, lambda topic, source: True, limits)
 
     def _stop_store(self, number: int) -> None:
         host = self.hosts[number]
@@ -159,12 +176,23 @@ class Simulation:
             self._cut_source(number)
         if self.reader_link is not None and self.reader_link.store == number:
             self._end_reader()
+        for receiver in self.receivers:
+            receiver.disconnect(self._sides(), number)
+
+    def _sides(self) -> list[StoreSide | None]:
+        return [host.side for host in self.hosts]
 
     def _start_source(self) -> None:
         self.life += 1
         self.sent, self.is_refused = {}, False
         endpoints = tuple(Endpoint(f"10.0.0.{number + 1}", 14567) for number in range(_STORES))
-        limits = SourceLimits(flight_messages=_FLIGHT, lifetime_ns=3600_000 * MS)
+        limits = SourceLimits(
+            flight_messages=_FLIGHT,
+            flight_bytes=_FLIGHT_BYTES,
+            lifetime_ns=3600_000 * MS,
+            is_receiver_paced=self.is_paced,
+            retained_bytes=_RETAINED_BYTES if self.is_paced else 0,
+        )
         self.source = SourceSide(TOPIC, SOURCE_SESSION, endpoints, self.rule, limits)
         self.source.flight.split(_FRAGMENT_BYTES)
         self.is_attached = False
@@ -211,10 +239,26 @@ class Simulation:
                 break  # too few of the Stores are left that know the source: an operator must decide
         else:
             raise Failed(f"not settled: {self.source and self.source.unstable}")
+        if self.is_paced and not (self.is_refused and self.has_replaced):
+            self._outlive_receivers()
         self._check_stored()
 
-    def step(self) -> None:
-        """Let time pass and do some of what is possible."""
+    def _outlive_receivers(self) -> None:
+        """The receivers end and do not return: the source sends more than a Store keeps, and all becomes stable."""
+        for receiver in self.receivers:
+            receiver.end(self._sides(), self.now_ns)
+        self.has_receivers = False
+        wanted = self.highest + 2 * _RETAINED_BYTES // _RECORD_BYTES
+        for _ in range(_SETTLED_STEPS_MAXIMUM):
+            self.step(sends=self.highest < wanted)
+            source = self.source
+            if self.highest >= wanted and source is not None and not source.unstable and not self.multicast:
+                return
+        assert self.source is not None
+        raise Failed(f"blocked by receivers that ended: {self.source.blocked}, {self.source.unstable}")
+
+    def step(self, *, sends: bool | None = None) -> None:
+        """Let time pass and do some of what is possible. `sends`: the source sends; None: while there are faults."""
         self.now_ns += self.random.choice((0, 1, 10, 100, 400)) * MS
         if self.has_faults:
             self._fault()
@@ -226,10 +270,11 @@ class Simulation:
         if self.reader is None and self.random.random() < 0.1:
             self._start_reader()
         self._connect()
-        self._send()
+        self._send(self.has_faults if sends is None else sends)
         self._spread()
         self._run_source()
         self._run_reader()
+        self._run_receivers()
         self._run_stores()
 
     def _fault(self) -> None:
@@ -251,6 +296,8 @@ class Simulation:
             self._end_reader()
         elif kind < 0.055:
             self._forge()
+        elif kind < 0.065 and self.receivers:
+            self.random.choice(self.receivers).end(self._sides(), self.now_ns)
 
     def _is_repair_needed(self) -> bool:
         """True once the Store that replaced another knows the source, but not its older messages.
@@ -300,13 +347,16 @@ class Simulation:
                 self.source_links[number] = self._link(number)
                 source.connected(number, self.now_ns)
 
-    def _send(self) -> None:
+    def _send(self, sends: bool) -> None:
         source = self.source
         assert source is not None
         if source.first_sqn is not None and not self.is_attached:
             self.is_attached = True
             source.attach(f"session {self.life}", TOPIC_INDEX, self.now_ns)
-        for _ in range(self.random.randrange(6) if self.has_faults else 0):
+            for receiver in self.receivers:
+                if receiver.side is not None:
+                    self._start_receiver(receiver)
+        for _ in range(self.random.randrange(6) if sends else 0):
             first = self._true(source.flight.next_sqn)
             parts = [
                 (b"%d/%d " % (self.life, first + at)).ljust(_FRAGMENT_BYTES)
@@ -327,6 +377,9 @@ class Simulation:
                 for store in range(_STORES):
                     if self.random.random() > 0.1:
                         self.multicast.append((f"session {self.life}", message, store))
+                for receiver in self.receivers:
+                    if self.random.random() > 0.1:
+                        receiver.hear(sqn, message)
 
     def _true(self, sqn: int) -> int:
         """The number since the first message of the run; parties that restart know its lower 32 bits only."""
@@ -363,6 +416,8 @@ class Simulation:
                     raise Failed(f"{event}: no message outlived its lifetime, and no Store gave one up")
                 case Registered() if self.stable and self._true(event.first_sqn) <= max(self.stable):
                     raise Failed(f"the source uses stable numbers again: {event}, stable {max(self.stable)}")
+                case SourceBlocked():
+                    self.blocked_count += 1
                 case _:
                     pass
 
@@ -416,6 +471,89 @@ class Simulation:
             if self.first_sqn <= sqn <= acknowledged and sqn not in host.read[session_id]:
                 raise Failed(f"message {sqn} was acknowledged by reader {session_id}, which never got it")
 
+    # ---- receivers with pacing ----
+
+    def _start_receiver(self, receiver: PacedReceiver) -> None:
+        receiver.end(self._sides(), self.now_ns)
+        stores = tuple(Endpoint(f"10.0.0.{number + 1}", 14567) for number in range(_STORES))
+        receiver.start(TOPIC, f"session {self.life}", TOPIC_INDEX, stores)
+
+    def _run_receivers(self) -> None:
+        for receiver in self.receivers if self.is_attached and self.has_receivers else ():
+            away_ns = self.now_ns - receiver.ended_ns
+            if receiver.side is None and self.random.random() < 0.05:
+                self._start_receiver(receiver)
+            if receiver.side is None:
+                continue
+            for number, side in enumerate(self._sides()):
+                if side is not None and number not in receiver.links and self.random.random() < 0.3:
+                    receiver.links[number] = self._link(number)
+                    receiver.side.connected(number, self.now_ns)
+            reached, began = receiver.reached, receiver.next_sqn
+            is_slow = self.has_faults and self.now_ns // _SLOW_NS % 2 == 0
+            delivered = receiver.run(self._sides(), self.now_ns, is_slow=is_slow)
+            if began is None and receiver.next_sqn is not None and reached is not None:
+                self._check_start(
+                    receiver, delivered[0][0] if delivered else receiver.next_sqn, reached, away_ns
+                )
+            for sqn, content in delivered:
+                if isinstance(content, int):
+                    self._check_lost(receiver, range(sqn, content))
+                else:
+                    self._check_content(sqn, content)
+
+    def _check_start(self, receiver: PacedReceiver, start: int, reached: int, away_ns: int) -> None:
+        """A receiver continues where it was, once most Stores have noted where it began."""
+        known = 0
+        for host in self.hosts:
+            for state in host.state.sources():
+                one = host.state.receiver(state.number, receiver.session_id)
+                known += (
+                    one is not None
+                    and one.next_sqn is not None
+                    and self._true(one.next_sqn % _SPACE) <= reached
+                )
+        if start > reached and away_ns < _LIFETIME_NS // 2 and not self.has_replaced and known > _STORES // 2:
+            raise Failed(f"receiver {receiver.session_id} begins at {start} instead of {reached}")
+
+    def _check_lost(self, receiver: PacedReceiver, lost: range) -> None:
+        """No message is lost for a receiver that a Store holds which has registered it."""
+        for number in receiver.registered & receiver.links.keys():
+            side = self.hosts[number].side
+            assert side is not None
+            for state in side.repository.state.sources():
+                for first, last in side.repository.ranges(state.number):
+                    for sqn in range(self._true(first % _SPACE), self._true(last % _SPACE) + 1):
+                        if sqn in lost and not side.repository.read(state.number, first, first)[0].lost_count:
+                            raise Failed(
+                                f"{sqn} is lost for receiver {receiver.session_id}, and Store {number} has it"
+                            )
+
+    def _note_began(self, host: StoreHost) -> None:
+        """Note where blocking receivers begin, before they state that they began earlier at another Store."""
+        for state in host.state.sources():
+            for one in host.state.receivers(state.number):
+                if one.pacing is Pacing.BLOCKING and one.first_sqn is not None:
+                    began = self._true(one.first_sqn % _SPACE)
+                    host.began[one.session_id] = max(began, host.began.get(one.session_id, 0))
+
+    def _check_released(self, host: StoreHost) -> None:
+        """No message was dropped that a registered blocking receiver wants and has not got."""
+        repository = host.side.repository if host.side is not None else None
+        assert repository is not None
+        reached = {one.session_id: one.reached or 0 for one in self.receivers}
+        for state in host.state.sources():
+            low = self._true(repository.low_sqn(state.number) % _SPACE)
+            for one in host.state.receivers(state.number):
+                if one.pacing is Pacing.BLOCKING and repository.low_sqn(state.number):
+                    allowed = max(reached[one.session_id], host.began[one.session_id])
+                    if low > allowed:
+                        raise Failed(
+                            f"messages before {low} were dropped, receiver {one.session_id} is at {allowed}"
+                        )
+            if self.is_paced and repository.retained_bytes(state.number) > _RETAINED_BYTES:
+                raise Failed(f"{repository.retained_bytes(state.number)} bytes are kept")
+
     # ---- Stores ----
 
     def _run_stores(self) -> None:
@@ -423,6 +561,7 @@ class Simulation:
             side = host.side
             if side is None:
                 continue
+            self._note_began(host)
             if self.random.random() < 0.5:
                 host.disk.fail_after = (
                     self.random.randrange(3) if self.has_faults and self.random.random() < 0.04 else 1 << 60
@@ -436,7 +575,13 @@ class Simulation:
                 if commit is not None:
                     side.committed(commit)
                 side.write_consumption()
+                side.check_lifetimes()
+                self._check_released(host)
             side.tick()
+            for receiver in self.receivers:
+                if number in receiver.links:
+                    link = receiver.links[number]
+                    link.to_client.extend(split(side.take_output(link.number, 1 << 20)))
             links = [self.source_links.get(number), self.reader_link]
             for link in links:
                 if link is not None and link.store == number:
@@ -445,16 +590,19 @@ class Simulation:
     def _check_stored(self) -> None:
         """Every stable message is readable and equal in at least one Store."""
         held: set[int] = set()
+        dropped = self.first_sqn
         for host in self.hosts:
             assert host.side is not None
             for state in host.state.sources():
+                low = host.side.repository.low_sqn(state.number)
+                dropped = max(dropped, self._true(low % _SPACE) if low else 0)
                 for first, last in host.side.repository.ranges(state.number):
                     for stored in host.side.repository.read(state.number, first, last, 1 << 30):
                         if not stored.lost_count:
                             self._check_content(stored.sqn, stored.message)
                             self._check_read(host, stored.sqn)
                             held.add(stored.sqn)
-        if missing := sorted(self.stable.keys() - held):
+        if missing := sorted(sqn for sqn in self.stable.keys() - held if sqn >= dropped):
             raise Failed(f"stable and in no Store: {missing[:10]}")
         for number in range(_STORES):
             if (again := [self._read(number), self._read(number)][1]) > 0:
@@ -489,13 +637,15 @@ def simulate(
     rule: StabilityRule = StabilityRule.QUORUM,
     first_sqn: int = 0,
     lies: bool = False,
+    is_paced: bool = False,
 ) -> Simulation:
     """Run a seed; an error names it."""
-    simulation = Simulation(seed, rule=rule, first_sqn=first_sqn, lies=lies)
+    simulation = Simulation(seed, rule=rule, first_sqn=first_sqn, lies=lies, is_paced=is_paced)
     try:
         simulation.run(steps)
     except Exception as error:
-        raise Failed(f"seed {seed}, {rule}, first sqn {first_sqn}: {error!r}") from error
+        kind = "receiver-paced" if is_paced else "source-paced"
+        raise Failed(f"seed {seed}, {rule}, first sqn {first_sqn}, {kind}: {error!r}") from error
     return simulation
 
 
@@ -506,7 +656,7 @@ def main() -> None:
     for seed in range(first, first + count):
         rule = list(StabilityRule)[seed % 3]
         try:
-            simulate(seed, rule=rule, first_sqn=_SPACE - 100 if seed % 2 else 0)
+            simulate(seed, rule=rule, first_sqn=_SPACE - 100 if seed % 2 else 0, is_paced=seed % 4 > 1)
         except Failed as failure:
             failures += 1
             print(failure)

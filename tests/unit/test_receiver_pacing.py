@@ -64,10 +64,15 @@ def receiver(
     )
 
 
-def acknowledge(store: Store, source_id: int, receiver_id: int, sqn: int) -> None:
-    """A receiver has consumed every message up to this one."""
+def acknowledge(store: Store, source_id: int, receiver_id: int, sqn: int, *, is_start: bool = False) -> None:
+    """A receiver has consumed every message up to this one, or begins behind it."""
     ack = ConsumptionAck(
-        transport_index=0, source_reg_id=source_id, receiver_reg_id=receiver_id, sqn=sqn, store_index=0
+        transport_index=0,
+        source_reg_id=source_id,
+        receiver_reg_id=receiver_id,
+        sqn=sqn,
+        store_index=0,
+        is_start=is_start,
     )
     store.side.received(READER, ack.encode())
     store.side.write_consumption()
@@ -125,7 +130,26 @@ def test_nothing_is_kept_for_no_receiver(store: Store) -> None:
     )
     store.keep(10, 11)
     again = receiver(store, reg_id, 3)
-    assert (again.low_sqn, again.high_sqn, again.is_known) == (10, 11, True)
+    assert (again.low_sqn, again.high_sqn, again.is_known, again.has_no_acks) == (10, 11, True, True)
+    acknowledge(store, reg_id, again.reg_id, 10)
+    again = receiver(store, reg_id, 3)
+    assert (again.low_sqn, again.is_known, again.has_no_acks) == (11, True, False)
+
+
+def test_a_receiver_begins_where_it_began_at_another_store(store: Store) -> None:
+    """UP-36: not at the live position of this Store, which may be later; an acknowledgement counts more."""
+    reg_id = source(store).reg_id
+    store.keep(*range(10))
+    one = receiver(store, reg_id, 3)
+    assert one.low_sqn == 10
+    for sqn, low in ((6, 7), (20, 10), ((1 << 32) - 1, 0)):
+        acknowledge(store, reg_id, one.reg_id, sqn, is_start=True)
+        again = receiver(store, reg_id, 3)
+        assert (again.low_sqn, again.is_known, again.has_no_acks) == (low, True, True)
+    acknowledge(store, reg_id, one.reg_id, 8)
+    acknowledge(store, reg_id, one.reg_id, 4, is_start=True)
+    assert receiver(store, reg_id, 3).low_sqn == 9
+    assert confirmed(store) == [(3, 8)]
 
 
 def test_a_blocking_receiver_that_lags_stops_the_source(store: Store) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -14,6 +15,7 @@ from umstack.persistence.messages import extended
 from umstack.persistence.source_side import StabilityRule
 
 _SEEDS = 15
+_PACED_SEEDS = 9
 _WRAP = (1 << 32) - 100
 
 
@@ -31,6 +33,25 @@ def test_stable_messages_survive_every_fault(rule: StabilityRule, first_sqn: int
     assert sum(run.read_count for run in runs) > 50 * _SEEDS
     assert sum(run.forged_count for run in runs) > 0
     assert sum(run.life for run in runs) > _SEEDS
+
+
+@pytest.mark.parametrize("first_sqn", [0, _WRAP])
+def test_receivers_set_the_pace_under_every_fault(first_sqn: int) -> None:
+    """No message is dropped that a registered blocking receiver wants, and none is lost that a Store has for it.
+
+    No Store keeps more than its limit. A source that is blocked by receivers that ended goes on after their lifetime.
+    UP-87, UP-88, UP-90, UP-91.
+    """
+    first = random.SystemRandom().randrange(1 << 31)
+    print(f"seeds from {first}")
+    rules = itertools.cycle(StabilityRule)
+    runs = [
+        simulate(seed, rule=next(rules), first_sqn=first_sqn, is_paced=True)
+        for seed in range(first, first + _PACED_SEEDS)
+    ]
+    assert sum(run.blocked_count for run in runs) > _PACED_SEEDS
+    for at in range(2):
+        assert sum(run.receivers[at].delivered_count for run in runs) > 50 * _PACED_SEEDS
 
 
 @pytest.mark.parametrize(

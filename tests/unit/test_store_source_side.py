@@ -182,16 +182,21 @@ def test_only_a_source_that_wants_confirmations_has_them_forwarded() -> None:
 
 
 def test_a_new_receiver_with_pacing_begins_at_the_live_position_of_all_stores() -> None:
-    """UP-36: the newest one; a known receiver continues behind its highest acknowledgement."""
-    for is_known, start in ((False, 10), (True, 5)):
+    """UP-36: the newest one. A known receiver continues behind its highest acknowledgement, or where it began."""
+    for is_known, has_no_acks, start in ((False, False, 10), (True, False, 5), (True, True, 4)):
         side = ReceiverSide("orders", 3, "session", TOPIC_INDEX, STORES, pacing=Pacing.NON_BLOCKING)
         for at, low in enumerate((10, 5, 4)):
             side.connected(at, 0)
             (asked,) = sent(side, at)
             assert asked.is_receiver_paced
             assert asked.configuration[-1] == (PACING_NAME, "2", 2)
-            answer(side, at, low_sqn=low, high_sqn=9, is_known=is_known and at > 0)
+            known = is_known and at > 0
+            answer(side, at, low_sqn=low, high_sqn=9, is_known=known, has_no_acks=known and has_no_acks)
         assert side.start_sqn == start
+        begun = [one for one in sent(side, 2) if isinstance(one, ConsumptionAck)]
+        assert [(one.sqn, one.is_start) for one in begun] == [(start - 1, True)]  # known to all Stores
+        side.acknowledge(start)
+        assert [one.is_start for one in sent(side, 2) if isinstance(one, ConsumptionAck)] == [False]
 
 
 def test_a_source_registers_everywhere_before_it_names_its_session() -> None:

@@ -131,7 +131,7 @@ EXPECTED: dict[str, dict[str, dict[str, Any]]] = {
         "ume_preg_resp": {"code.e_flag": 1, "code.code": 6},
         "extopt": {"cfgopt.name": "umstack_reason", "cfgopt.value": "set it to 1 or 2", "cfgopt.scope": 2},
     },
-    "receiver-paced": {"ume_preg_resp": {"code.e_flag": 0, "code.w_flag": 1, "reg_id": RECEIVER_REG}},
+    "receiver-paced": {"ume_preg_resp": {"code.e_flag": 0, "code.w_flag": 1, "code.n_flag": 1, "reg_id": RECEIVER_REG}},
     "deregistered": {"ume_preg_resp": {**NO_INDEXES, "code.e_flag": 0, "code.d_flag": 1, "code.w_flag": 0}},
     "information": {
         "sri": {
@@ -165,6 +165,7 @@ EXPECTED: dict[str, dict[str, dict[str, Any]]] = {
         },
         **store(2),
     },
+    "begins": {"ume_ack": {"type": 0, "flags.f_flag": 1, "flags.e_flag": 0, "seqnum": 44}},
     "confirmed": {
         "ume_ack": {
             "type": 0, "flags.e_flag": 1, "flags.u_flag": 1, "transport_idx": TRANSPORT, "id_2": TOPIC,

@@ -59,6 +59,8 @@ class _Store:
     low_sqn: int = 0
     high_sqn: int = -1
     is_known: bool = False
+    has_no_acks: bool = False
+    """It knows the receiver, which has acknowledged nothing."""
     requested_ns: int = 0
     received_ns: int = 0
     kept_alive_ns: int = 0
@@ -127,7 +129,11 @@ class ReceiverSide:
     @property
     def has_store(self) -> bool:
         """True if requests can be served now."""
-        return any(one.state is _State.ACTIVE for one in self._stores)
+        return any(map(self.is_registered, range(len(self._stores))))
+
+    def is_registered(self, store: int) -> bool:
+        """Return true if requests can be served by this Store now."""
+        return self._stores[store].state is _State.ACTIVE
 
     @property
     def high_sqn(self) -> int:
@@ -243,6 +249,7 @@ class ReceiverSide:
             return
         one.low_sqn = extended(response.low_sqn, one.high_sqn)
         one.is_known, one.receiver_reg_id = response.is_known, response.reg_id
+        one.has_no_acks = response.has_no_acks
         one.state = _State.ACTIVE
         self._acknowledge(one)
         self._agree(now_ns)
@@ -255,17 +262,21 @@ class ReceiverSide:
         is_late = now_ns - self._first_connected_ns >= _QUORUM_NS
         if len(active) < (self._quorum if is_late else len(self._stores)):
             return
-        # An acknowledgement may have reached a minority: the highest one counts. A new receiver gets all there is, or
-        # with receiver pacing begins at the live position, which is the newest one of all Stores.
-        known = [one.low_sqn for one in active if one.is_known]
-        lows = [one.low_sqn for one in active]
-        start = max(known) if known else max(lows) if self._pacing else min(lows)
+        # An acknowledgement may have reached a minority: the highest one counts. With receiver pacing, a receiver that
+        # has acknowledged nothing begins where it began at the first Store, and a new one at the newest live position.
+        # Otherwise it gets all there is.
+        acknowledged = [one.low_sqn for one in active if one.is_known and not one.has_no_acks]
+        lows = [one.low_sqn for one in active if one.is_known] or [one.low_sqn for one in active]
+        is_new = not any(one.is_known for one in active)
+        start = max(acknowledged) if acknowledged else max(lows) if self._pacing and is_new else min(lows)
         newest = max(start, *(one.high_sqn for one in active))
         if self._first_sqn is not None:
             start = max(start, start_near(self._first_sqn, newest))
         if self._recovered_max is not None:
             start = max(start, newest - self._recovered_max)
         self.start_sqn = start % _SPACE
+        for one in active:
+            self._acknowledge(one)
 
     def _keep_alive(self, store: int, now_ns: int) -> None:
         """Repeat the last acknowledgement, and the registration, whose answer has the newest number."""
@@ -296,14 +307,20 @@ class ReceiverSide:
                     self._acknowledge(one)
 
     def _acknowledge(self, one: _Store) -> None:
-        if self._acknowledged is None:
-            return
+        """Send the last acknowledgement; if there is none, and with receiver pacing, where this receiver begins."""
+        is_start = self._acknowledged is None
+        last = self._acknowledged
+        if last is None:
+            if not self._pacing or self.start_sqn is None:
+                return
+            last = self.start_sqn - 1
         ack = ConsumptionAck(
             transport_index=0,
             source_reg_id=one.source_reg_id,
             receiver_reg_id=one.receiver_reg_id,
-            sqn=self._acknowledged % _SPACE,
+            sqn=last % _SPACE,
             store_index=0,
+            is_start=is_start,
         )
         one.output.append(ack.encode())
 

@@ -80,6 +80,8 @@ class StoreReceivers:
         self._gaps = gaps
         self._pacing = pacing
         self._consumed: dict[tuple[int, int], int] = {}
+        self._started: dict[tuple[int, int], int] = {}
+        """Where receivers begin that have acknowledged nothing."""
 
     def register(self, one: StoreConnection, wanted: Registration) -> None:
         if not one.is_allowed(wanted.topic):
@@ -161,6 +163,7 @@ class StoreReceivers:
             store_index=wanted.store_index,
             session_id=wanted.session_id,
             is_known=next_sqn is not None and known is not None,
+            has_no_acks=acknowledged is None and receiver.acknowledged_sqn is None and known is not None,
             is_receiver_paced=bool(pacing),
             terms=StoreTerms(source_session_id=found.session_id),
         )
@@ -188,11 +191,13 @@ class StoreReceivers:
     def forget(self, source: int, reg_id: int) -> None:
         """Delete the state of a receiver."""
         self._consumed.pop((source, reg_id), None)
+        self._started.pop((source, reg_id), None)
         self._repository.state.forget_receiver(source, reg_id)
 
     def forget_source(self, connections: Iterable[StoreConnection], source: int) -> None:
         """A source is deleted: its receivers are no longer registered, and cannot request its messages."""
         self._consumed = {key: sqn for key, sqn in self._consumed.items() if key[0] != source}
+        self._started = {key: sqn for key, sqn in self._started.items() if key[0] != source}
         for one in connections:
             one.receivers = {reg_id: at for reg_id, at in one.receivers.items() if at != source}
             one.readable = {reg_id: at for reg_id, at in one.readable.items() if at != source}
@@ -215,9 +220,12 @@ class StoreReceivers:
         if number is None or newest is None:
             self._outbox.counters["refused"] += 1
             return
+        key = number, ack.receiver_reg_id
+        if ack.is_start:
+            self._started[key] = min(extended((ack.sqn + 1) % _SPACE, newest), newest + 1)
+            return
         # A receiver may consume a message before it is committed here; it repeats the acknowledgement.
         sqn = min(extended(ack.sqn, newest), newest)
-        key = number, ack.receiver_reg_id
         self._consumed[key] = max(sqn, self._consumed.get(key, sqn))
 
     def write_consumption(self) -> set[int]:
@@ -228,6 +236,9 @@ class StoreReceivers:
         Returns:
             The numbers of their sources.
         """
+        if self._started:
+            self._repository.state.begin(self._started)
+            self._started = {}
         written, sources = self._consumed, {source for source, _ in self._consumed}
         if written:
             self._repository.state.acknowledge(written, self._wall_clock_ns())

@@ -522,6 +522,19 @@ class ClientState:
                 [(sqn, now_ns, source, receiver) for (source, receiver), sqn in acknowledged.items()],
             )
 
+    def begin(self, first_sqns: Mapping[tuple[int, int], int]) -> None:
+        """Store where receivers begin that are new at one Store, but not at another one.
+
+        Args:
+            first_sqns: First message by (source number, registration id). Those who acknowledged one stay as they are.
+        """
+        with self._transaction() as database:
+            database.executemany(
+                "UPDATE receivers SET first_sqn = ? WHERE source = ? AND registration_id = ? "
+                f"AND acknowledged_sqn IS NULL AND pacing <> {Pacing.NONE:d}",
+                [(sqn, *receiver) for receiver, sqn in first_sqns.items()],
+            )
+
     def forget_receiver(self, source: int, registration_id: int) -> None:
         """Delete the state of a receiver."""
         with self._transaction() as database:

@@ -12,7 +12,7 @@ from umstack.store.wire.option_types import OptionType
 from umstack.store.wire.registration import STORE_INDEX_MAXIMUM, decode_session_id, decode_store_index
 
 _CONSUMPTION, _STABILITY = 0, 1
-_USER_REG_ID, _EXPLICIT = 0x10, 0x08
+_NOT_FORWARDED, _USER_REG_ID, _EXPLICIT = 0x20, 0x10, 0x08
 _LOST = 0x04
 """The stability NAK. Ultra Messaging's bit is not known: this one is ours."""
 
@@ -78,10 +78,12 @@ class ConsumptionAck:
     store_index: int
     is_explicit: bool = False
     """The application acknowledged; otherwise the receiver did when the messages were consumed."""
+    is_start: bool = False
+    """Nothing was consumed: the receiver begins behind `sqn`. Such an acknowledgement is not forwarded."""
 
     def encode(self) -> bytes:
         """Return the control message. Raises struct.error if a value is out of range."""
-        flags = self.is_explicit * _EXPLICIT
+        flags = self.is_start * _NOT_FORWARDED | self.is_explicit * _EXPLICIT
         options = _acknowledgement(
             flags, _CONSUMPTION, self.transport_index, self.source_reg_id, self.receiver_reg_id, self.sqn
         )
@@ -156,6 +158,7 @@ def decode_acknowledgement(received: ReceivedOptions) -> StabilityAck | Consumpt
         sqn=sqn,
         store_index=decode_store_index(received),
         is_explicit=bool(flags & _EXPLICIT),
+        is_start=bool(flags & _NOT_FORWARDED),
     )
 
 

@@ -42,7 +42,7 @@ _CAPABILITIES = 0x4000 | 0x2000
 """Quorum and consensus; client lifetimes."""
 
 _KNOWN_CLIENT, _ERROR = 0x40, 0x20
-_RESPONSE_RECEIVER_PACED, _RESPONSE_DEREGISTRATION = 0x02, 0x01
+_NO_ACKS, _RESPONSE_RECEIVER_PACED, _RESPONSE_DEREGISTRATION = 0x10, 0x02, 0x01
 _ERROR_CODE = 0x0F
 
 _ACKS_TO_SOURCE, _INITIAL_SQN_KNOWN = 0x0001, 0x0002
@@ -248,6 +248,8 @@ class RegistrationResponse:
     session_id: int = 0
     is_known: bool = False
     """The Store has state of this client from an earlier registration."""
+    has_no_acks: bool = False
+    """To a receiver that is known: it has acknowledged nothing, and `low_sqn` is where it began."""
     is_receiver_paced: bool = False
     is_deregistration: bool = False
     error: RegistrationError | None = None
@@ -263,6 +265,7 @@ class RegistrationResponse:
     def _options(self) -> Iterator[Option]:
         code = self.is_known * _KNOWN_CLIENT
         if self.error is None:
+            code |= self.has_no_acks * _NO_ACKS
             code |= self.is_receiver_paced * _RESPONSE_RECEIVER_PACED
             code |= self.is_deregistration * _RESPONSE_DEREGISTRATION
         else:
@@ -304,6 +307,7 @@ class RegistrationResponse:
             store_index=decode_store_index(received),
             session_id=decode_session_id(received),
             is_known=bool(code & _KNOWN_CLIENT),
+            has_no_acks=not is_error and bool(code & _NO_ACKS),
             is_receiver_paced=not is_error and bool(code & _RESPONSE_RECEIVER_PACED),
             is_deregistration=not is_error and bool(code & _RESPONSE_DEREGISTRATION),
             error=RegistrationError(code & _ERROR_CODE) if is_error else None,
