@@ -91,7 +91,9 @@ class Keeping(Part):
     def _send_burst(self, source: PersistentSource, incarnation: bytes, number: int, lines: list[str]) -> int:
         """Send some messages; return the number of the next one."""
         for _ in range(self.random.choice((1, 1, 2, 5, 40))):
-            length = self.random.choice((HEADER_BYTES, 64, 200, 1000, source.message_maximum_bytes))
+            length = self.random.choice(
+                (HEADER_BYTES, 64, 200, 1000, source._source._publication.fragment_bytes)
+            )
             message = payload(incarnation, number, length)
             try:
                 sqn = source.send(message, timeout=_SEND_SECONDS)

@@ -60,12 +60,13 @@ def _publish(context: Context, journal: Journal, is_over: threading.Event, store
             for _ in range(_BURST):
                 assert source.send(content(sqn), flush=True) == sqn
                 sqn += 1
-            journal.add(_stable(source))
+            journal.add(stable_lines(source))
         assert source.close(_CLOSE_SECONDS) == []
-        journal.add([*_stable(source), f"end {sqn}"])
+        journal.add([*stable_lines(source), f"end {sqn}"])
 
 
-def _stable(source: PersistentSource) -> list[str]:
+def stable_lines(source: PersistentSource) -> list[str]:
+    """Return the journal's lines of the numbers that became stable since the last call."""
     events = source.take_events()
     assert not [event for event in events if isinstance(event, NotStable)]
     return [

@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.forked_processes import ForkedProcesses
 from tests.journal import lines_of
 from tests.netns.contexts import members, store_on
+from tests.netns.long_ends import check
 from tests.netns.persistent_ends import SUBSCRIBER, TOPIC, account_of, next_sqn_of, stable_sqns
 from tests.waiting import wait_for
 from umstack.lab import Host, Lab
@@ -55,8 +56,34 @@ class End:
         self.kills += 1
 
 
-def _ends_on(host: Host) -> ForkedProcesses:
-    return ForkedProcesses("tests.netns.persistent_ends", host.interface, run=host.run)
+def _ends_on(host: Host, module: str = "tests.netns.persistent_ends") -> ForkedProcesses:
+    return ForkedProcesses(module, host.interface, run=host.run)
+
+
+def _kill_at_random(ends: list[End], draws: random.Random, seconds: float) -> None:
+    """Kill and restart the publisher, the subscriber or both."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        time.sleep(draws.expovariate(1 / KILL_SECONDS))  # the moment of the kill is what the test varies
+        victims = draws.choice((ends[:1], ends[1:], ends, ends[::-1]))
+        for victim in victims:
+            victim.kill()
+        for victim in victims:
+            time.sleep(draws.expovariate(1 / AWAY_SECONDS))
+            victim.start()
+
+
+def _seeded() -> random.Random:
+    seed = int(os.environ.get("UM_SEED", str(random.SystemRandom().randrange(2**32))))
+    print(f"UM_SEED={seed}")
+    return random.Random(seed)
+
+
+def _lossy_lab(make_lab: MakeLab, draws: random.Random) -> Lab:
+    lab = make_lab(hosts=2 + STORE_COUNT, seed=draws.randrange(2**32))
+    for host in lab.hosts:
+        lab.port(host.number).set(loss=LOSS, unicast=True, tcp=True)
+    return lab
 
 
 @contextmanager
@@ -94,12 +121,8 @@ def test_every_message_arrives_once_and_in_order_when_both_ends_are_killed(
     UP-17, UP-24, UP-33, UP-35, UP-42, UP-47, W16.
     """
     seconds = float(os.environ.get("UM_SECONDS", "10"))
-    seed = int(os.environ.get("UM_SEED", str(random.SystemRandom().randrange(2**32))))
-    print(f"UM_SEED={seed}")
-    draws = random.Random(seed)
-    lab = make_lab(hosts=2 + STORE_COUNT, seed=seed)
-    for host in lab.hosts:
-        lab.port(host.number).set(loss=LOSS, unicast=True, tcp=True)
+    draws = _seeded()
+    lab = _lossy_lab(make_lab, draws)
     with (
         _stores(lab, tmp_path) as stores,
         _ends_on(lab.hosts[0]) as publishers,
@@ -117,15 +140,7 @@ def test_every_message_arrives_once_and_in_order_when_both_ends_are_killed(
         subscriber = End(subscribers, "subscribe", tmp_path / "subscribed", first_allowed)
         ends = [publisher, subscriber]
         wait_for(lambda: next_sqn_of(lines_of(subscriber.journal)), "the first message")
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            time.sleep(draws.expovariate(1 / KILL_SECONDS))  # the moment of the kill is what the test varies
-            victims = draws.choice((ends[:1], ends[1:], ends, ends[::-1]))
-            for victim in victims:
-                victim.kill()
-            for victim in victims:
-                time.sleep(draws.expovariate(1 / AWAY_SECONDS))
-                victim.start()
+        _kill_at_random(ends, draws, seconds)
         wait_for(
             lambda: _follows(subscriber.life(), publisher.life()), "a message of the last life", END_SECONDS
         )
@@ -139,3 +154,36 @@ def test_every_message_arrives_once_and_in_order_when_both_ends_are_killed(
         f"{account.repeated} repeated, {len(account.lost)} lost"
     )
     assert len(account.delivered) > 100
+
+
+def test_every_stable_long_message_arrives_when_both_ends_are_killed(
+    make_lab: MakeLab, tmp_path: Path
+) -> None:
+    """Messages of up to four fragments, the same kills. A publisher that was killed inside one sends it again.
+
+    UP-9, UP-24, UP-47, W16.
+    """
+    seconds = float(os.environ.get("UM_SECONDS", "8"))
+    draws = _seeded()
+    lab = _lossy_lab(make_lab, draws)
+    with (
+        _stores(lab, tmp_path) as stores,
+        _ends_on(lab.hosts[0], "tests.netns.long_ends") as publishers,
+        _ends_on(lab.hosts[1], "tests.netns.long_ends") as subscribers,
+    ):
+        endpoints = [f"{store.endpoint.ip}:{store.endpoint.port}" for store in stores]
+        publisher = End(publishers, "publish", tmp_path / "published", lambda: endpoints)
+        subscriber = End(subscribers, "subscribe", tmp_path / "subscribed", list)
+
+        def has_got(index: int) -> bool:
+            return any(words[:2] == ["got", str(index)] for words in lines_of(subscriber.journal))
+
+        wait_for(lambda: has_got(0), "the first message")
+        _kill_at_random([publisher, subscriber], draws, seconds)
+        wait_for(lambda: publisher.life() and subscriber.life(), "the last lives", END_SECONDS)
+        publisher.process.end(signal.SIGTERM, END_SECONDS)
+        end = int(lines_of(publisher.journal)[-1][1])
+        wait_for(lambda: has_got(end - 1), f"all {end} messages", END_SECONDS)
+        subscriber.process.end(signal.SIGTERM, END_SECONDS)
+    print(check(lines_of(publisher.journal), lines_of(subscriber.journal)))
+    assert end > 50
