@@ -382,9 +382,10 @@ static um_tally *shared_tally(void)
         tally.references = malloc(sizeof *tally.references * TALLY_SENDS);
         tally.sizes = calloc(UM_TALLY_SLOTS, sizeof *tally.sizes);
         tally.topics = calloc(UM_TALLY_SLOTS, sizeof *tally.topics);
+        tally.marks = malloc(sizeof *tally.marks * (TALLY_SENDS + UM_TALLY_PACKET_MESSAGES_MAX));
         tally.copies = malloc(sizeof *tally.copies * UM_TALLY_STREAMS_MAX);
         REQUIRE(tally.streams && tally.sends && tally.rates && tally.references && tally.sizes && tally.topics);
-        REQUIRE(tally.copies);
+        REQUIRE(tally.copies && tally.marks);
     }
     return &tally;
 }
@@ -405,6 +406,9 @@ static uint32_t check_tally(const um_tally *tally)
     }
     for (uint32_t i = 0; i < tally->send_count; i++)
         REQUIRE(tally->sends[i].stream < tally->stream_count);
+    for (uint32_t i = 0; i < tally->mark_count; i++)
+        REQUIRE(tally->marks[i].stream < tally->stream_count && tally->marks[i].sqn % UM_TALLY_MARK_SQNS == 0);
+    REQUIRE(tally->mark_count <= messages);
     REQUIRE(packets == tally->send_count && rated == packets && sized == messages && of_topics == messages);
     REQUIRE(tally->rate_count <= tally->send_count && tally->reference_count <= tally->send_count);
     uint64_t copies = 0;

@@ -382,6 +382,8 @@ def test_stores_as_facts_and_as_a_table(tmp_path: Path) -> None:
         "consumptions": 1,
         "highest_stable_sqn": 0xFFFFFFFE,
         "highest_consumed_sqn": 44,
+        "stability_samples": 0,
+        **dict.fromkeys(f"stability_{name}" for name in ("p50", "p90", "p99", "p999", "max")),
     }
     topic = {"publisher": RECEIVER, "session_id": 1, "topic_index": 1001, "topic": "orders"}
     summary = Summary({"stores": [row], "topics": [topic | {"highest_sqn": 0xFFFFFFFF}]})

@@ -38,6 +38,7 @@ from umstack.facts.kinds import (
     SESSION_MESSAGE,
 )
 from umstack.facts.labels import labelled
+from umstack.facts.marks import MarkPile, sampled, sent_marks
 from umstack.facts.packet_columns import note_status, select, sent_messages, stream_messages, topics
 from umstack.facts.points import points, points_in, renamed, series_of
 from umstack.facts.recovered import recovery_frames
@@ -87,6 +88,8 @@ class Facts:
     """In any order; `frame` returns them sorted."""
     recoveries: pl.DataFrame = field(default_factory=lambda: _nothing("recoveries"))
     stores: pl.DataFrame = field(default_factory=lambda: _nothing("stores"))
+    marks: pl.DataFrame = field(default_factory=lambda: _nothing("marks"))
+    """When some numbers were sent, and acknowledged by Stores: a sample of each topic, the same for all parts."""
     endpoints: pl.DataFrame = field(default_factory=lambda: _nothing("endpoints"))
     remarks: pl.DataFrame = field(default_factory=lambda: _nothing("remarks"))
     fragments: pl.DataFrame = field(default_factory=lambda: _nothing("fragments"))
@@ -171,9 +174,15 @@ def _combined(name: str, rows: pl.DataFrame) -> pl.DataFrame:
         return coalesced(rows)
     if name == "passed":
         return passed_coalesced(rows)
+    if name == "marks":
+        return sampled(_totalled(name, rows))
     if name == "references":
         key = ["publisher", "session_id", "epoch"]
         return rows.sort(*key, "time_ns", "sqn").unique(key, keep="first", maintain_order=True)
+    return _totalled(name, rows)
+
+
+def _totalled(name: str, rows: pl.DataFrame) -> pl.DataFrame:
     how = merges(name)
     key = [column for column, by in how.items() if by == "key"]
     totals = [_TOTALS[by](pl.col(column)) for column, by in how.items() if by != "key"]
@@ -202,6 +211,8 @@ class Pieces:
         self.packets = 0
         self._rare = RowPile(spills=spills)
         self._rare.add(_nothing("rare"))
+        self.marks = MarkPile()
+        """Marks of sendings that the core counted."""
         self._of: dict[str, list[pl.DataFrame]] = {}
         self._sends: dict[Stream, SendsInPieces] = {}
 
@@ -227,6 +238,9 @@ class Pieces:
 
     def facts(self) -> Facts:
         """Return the facts of everything added."""
+        for rows in self.marks.frames():
+            self.add("marks", rows)
+        self.marks = MarkPile()
         frames = {
             name: _combined(name, pl.concat([_nothing(name), *self._of.get(name, [])])) for name in _FRAMES
         }
@@ -290,6 +304,7 @@ class Counter:
             messages = sent_messages(rows)
             _take_topics(pieces, topics(rows, messages))
             _take_runs(pieces, stream_messages(rows, messages))
+            pieces.add("marks", _shaped("marks", sent_marks(rows, messages)))
             for name, found in recovery_frames(rows):
                 pieces.add(name, _combined(name, _shaped(name, found)))
             _take(pieces, select(rows, [*NEEDED]))
@@ -302,6 +317,8 @@ class Counter:
                 pieces.packets += counts.packets
                 for stream, rows in counts.sends:
                     pieces.add_sends(stream, rows)
+                for sender, marks in counts.marks:
+                    pieces.marks.add(sender, marks)
                 for name, frame in counts.frames:
                     pieces.add(name, frame)
 

@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from umstack.facts.marks import acknowledged_marks
 from umstack.facts.packet_columns import RECOVERED
 from umstack.facts.points import points
 from umstack.facts.sessions import advertised_session
@@ -28,11 +29,13 @@ _SQNS = 1 << 32
 
 
 def recovery_frames(batch: pa.RecordBatch) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Yield rows of the facts `recoveries`, `stores` and `endpoints` of a batch of packets, by the frame's name."""
+    """Yield rows of the facts `recoveries`, `stores`, `marks` and `endpoints` of a batch of packets, by their names."""
     segments = batch.filter(pc.is_valid(batch.column("tcp_bytes")))
     if len(segments):
         yield "recoveries", _recoveries(segments)
-        yield "stores", _stores(segments)
+        clients = _of_clients(segments)
+        yield "stores", _stores(clients)
+        yield "marks", acknowledged_marks(clients.filter(pl.col("kind") == _STABLE))
     advertised = batch.filter(pc.is_valid(batch.column("advertisements")))
     if len(advertised):
         listed = advertised.column("advertisements").flatten().to_pylist()
@@ -100,39 +103,40 @@ def _with_segment(segments: pa.RecordBatch, items: pl.DataFrame) -> pl.DataFrame
     return items.join(of_segment, "segment").filter(pl.col("time_ns").is_not_null())
 
 
-def _stores(segments: pa.RecordBatch) -> pl.DataFrame:
-    items = _with_segment(segments, _items(segments, _STORE_KINDS))
-    kind, sqn = pl.col("kind"), pl.col("topic_sqn")
-    numbers = (sqn - pl.col("first_sqn")) % _SQNS + 1
+def _of_clients(segments: pa.RecordBatch) -> pl.DataFrame:
+    """Return what clients and Stores sent each other, one row each."""
 
     def end(of_store: str, of_client: str) -> pl.Expr:
         return pl.when(pl.col("to_source")).then(of_client).otherwise(of_store)
 
+    return _with_segment(segments, _items(segments, _STORE_KINDS)).with_columns(
+        store=end("source_address", "destination_address"),
+        store_port=end("source_port", "destination_port"),
+        client=end("destination_address", "source_address"),
+        client_port=end("destination_port", "source_port"),
+    )
+
+
+def _stores(items: pl.DataFrame) -> pl.DataFrame:
+    kind, sqn = pl.col("kind"), pl.col("topic_sqn")
+    numbers = (sqn - pl.col("first_sqn")) % _SQNS + 1
+
     def times(wanted: str) -> pl.Expr:
         return (kind == wanted).sum()
 
-    return (
-        items.with_columns(
-            store=end("source_address", "destination_address"),
-            store_port=end("source_port", "destination_port"),
-            client=end("destination_address", "source_address"),
-            client_port=end("destination_port", "source_port"),
-        )
-        .group_by("point", "store", "store_port", "client", "client_port", "topic_index")
-        .agg(
-            first_ns=pl.col("time_ns").min(),
-            last_ns=pl.col("time_ns").max(),
-            registrations=times(_REGISTRATION),
-            registered=times(_REGISTERED),
-            refused=times(_REFUSED),
-            keepalives=times(_KEEPALIVE),
-            acknowledgements=times(_STABLE),
-            stable=numbers.filter(kind == _STABLE).sum(),
-            lost=numbers.filter(kind == _LOST).sum(),
-            consumptions=times(_CONSUMED),
-            highest_stable_sqn=sqn.filter(kind == _STABLE).max(),
-            highest_consumed_sqn=sqn.filter(kind == _CONSUMED).max(),
-        )
+    return items.group_by("point", "store", "store_port", "client", "client_port", "topic_index").agg(
+        first_ns=pl.col("time_ns").min(),
+        last_ns=pl.col("time_ns").max(),
+        registrations=times(_REGISTRATION),
+        registered=times(_REGISTERED),
+        refused=times(_REFUSED),
+        keepalives=times(_KEEPALIVE),
+        acknowledgements=times(_STABLE),
+        stable=numbers.filter(kind == _STABLE).sum(),
+        lost=numbers.filter(kind == _LOST).sum(),
+        consumptions=times(_CONSUMED),
+        highest_stable_sqn=sqn.filter(kind == _STABLE).max(),
+        highest_consumed_sqn=sqn.filter(kind == _CONSUMED).max(),
     )
 
 

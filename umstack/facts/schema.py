@@ -278,6 +278,18 @@ FACTS: dict[str, pa.Schema] = {
             ),
         ]
     ),
+    "marks": pa.schema(
+        [
+            _key("point", _TEXT, "point of capture"),
+            _key("client", _TEXT, "address of the source"),
+            _key("session", _NUMBER, "its session, null if a Store acknowledged the number", nullable=True),
+            _key("topic_index", _NUMBER, "number of the topic"),
+            _key("store", _TEXT, "address of the Store, null if the number was sent", nullable=True),
+            _key("store_port", _NUMBER, "TCP port of the Store", nullable=True),
+            _key("sqn", _NUMBER, "topic sequence number, a multiple of 64"),
+            _field("time_ns", _NUMBER, "time of the first such packet", unit=_NANOSECONDS, merge="min"),
+        ]
+    ),
     "endpoints": pa.schema(
         [
             _key("publisher", _TEXT, "address that accepts requests"),

@@ -12,6 +12,7 @@ import polars as pl
 
 from umstack.capture.reading.schema import LBTRM, LBTRU
 from umstack.facts.kinds import COPY, COPY_STATUS, DATA
+from umstack.facts.marks import Sender
 from umstack.facts.points import point_name
 from umstack.facts.schema import frame_schema
 from umstack.facts.sends import Sends, Stream
@@ -41,6 +42,7 @@ class Tallied:
 
     packets: int = 0
     sends: list[tuple[Stream, Sends]] = field(default_factory=list)
+    marks: list[tuple[Sender, Any]] = field(default_factory=list)
     frames: list[tuple[str, pl.DataFrame]] = field(default_factory=list)
 
 
@@ -65,6 +67,8 @@ def tallied(
             "point", "publisher", "session_id", "receiver", "window_ns"
         ).row(stream)
         by_window[at].sends.append(((point, publisher, session_id, receiver or ""), sends))
+    for at, sender, marks in _marks(found["marks"], keys):
+        by_window[at].marks.append((sender, marks))
     for name in ("counts", *_ARRAYS):
         numbers = streams if name == "counts" else found[name]
         whose = np.arange(len(streams)) if name == "counts" else numbers["stream"]
@@ -120,6 +124,18 @@ def _sends(sends: Any) -> Iterator[tuple[int, Sends]]:
     ends = np.cumsum(counts)
     for stream in np.flatnonzero(counts).tolist():
         yield stream, _copied(sends[order[ends[stream] - counts[stream] : ends[stream]]])
+
+
+def _marks(marks: Any, keys: pl.DataFrame) -> Iterator[tuple[int, Sender, Any]]:
+    """Yield the marks of each window and sender, which has several streams over LBT-RU."""
+    if not len(marks):
+        return
+    whose = keys.select("window_ns", "point", "publisher", "session_id").rows()
+    numbers = {one: at for at, one in enumerate(dict.fromkeys(whose))}
+    of_marks = np.array([numbers[one] for one in whose])[marks["stream"]]
+    for (window_ns, *sender), number in numbers.items():
+        if (chosen := of_marks == number).any():
+            yield window_ns, (sender[0], sender[1], sender[2]), marks[chosen]
 
 
 def _copied(sends: Any) -> Sends:

@@ -83,6 +83,14 @@ _GAUGES = {
             "latency_p99": "Nanoseconds from one capture point to another, 99th percentile.",
         },
     ),
+    **_gauges(
+        "stores",
+        _STORE,
+        {
+            "stability_p50": "Nanoseconds from a sending to its acknowledgement by the Store, median.",
+            "stability_p99": "Nanoseconds from a sending to its acknowledgement by the Store, 99th percentile.",
+        },
+    ),
     "suggested": _Metric(
         "suggestions", "value", (*_SESSION, "option"), "Suggested value of an option, in its unit."
     ),

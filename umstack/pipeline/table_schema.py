@@ -141,6 +141,13 @@ _SILVER: dict[str, tuple[str, Notes]] = {
             "consumptions": ("acknowledgements of the receiver", ""),
             "highest_stable_sqn": ("highest sequence number acknowledged", ""),
             "highest_consumed_sqn": ("highest sequence number that the receiver has consumed", ""),
+            "stability_samples": (
+                "numbers whose first sending and acknowledgement one point saw, of every 64th",
+                "",
+            ),
+            **_spread(
+                "stability", "time from first sending to acknowledgement", "p50", "p90", "p99", "p999", "max"
+            ),
         },
     ),
     "latency": (

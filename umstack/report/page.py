@@ -256,6 +256,8 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
             _number("registered", "registered"),
             _number("refused", "refused"),
             _number("stable", "stable"),
+            _number("p50 until stable", "stability_p50", duration),
+            _number("p99 until stable", "stability_p99", duration),
             _number("lost", "lost"),
             _number("acknowledgements", "acknowledgements"),
             _number("consumptions", "consumptions"),

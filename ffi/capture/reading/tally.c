@@ -23,14 +23,15 @@ void um_tally_begin(um_tally *tally)
     tally->reference_count = 0;
     tally->size_count = 0;
     tally->topic_count = 0;
+    tally->mark_count = 0;
     tally->copies_count = 0;
 }
 
 bool um_tally_full(const um_tally *tally)
 {
-    return tally->send_count >= tally->send_capacity || tally->stream_count >= UM_TALLY_STREAMS_MAX ||
-           tally->copies_count >= UM_TALLY_STREAMS_MAX || tally->size_count >= SLOTS_USED_MAX ||
-           tally->topic_count >= SLOTS_USED_MAX;
+    return tally->send_count >= tally->send_capacity || tally->mark_count >= tally->send_capacity ||
+           tally->stream_count >= UM_TALLY_STREAMS_MAX || tally->copies_count >= UM_TALLY_STREAMS_MAX ||
+           tally->size_count >= SLOTS_USED_MAX || tally->topic_count >= SLOTS_USED_MAX;
 }
 
 /* Rounds down, also for times before 1970. */
@@ -201,6 +202,9 @@ static void add_messages(um_tally *tally, uint32_t index, const um_packet_rows *
         topic->message_count += rows->fragment_offset[i] == 0;
         topic->fragment_count++;
         topic->payload_bytes += (uint32_t)rows->payload_bytes[i];
+        if (sqn % UM_TALLY_MARK_SQNS == 0)
+            tally->marks[tally->mark_count++] = (um_tally_mark){
+                .time_ns = packet->time_ns, .stream = index, .topic_index = topic->topic_index, .sqn = sqn};
         messages++;
         message_bytes += (uint32_t)rows->payload_bytes[i];
     }

@@ -17,6 +17,7 @@ enum {
     UM_TALLY_PACKET_MESSAGES_MAX = 1024, /* a datagram with more messages stays a row */
     UM_TALLY_BUCKET_NS = 1000000,        /* rates are counted per millisecond */
     UM_TALLY_BLOCK_BITS = 8,             /* sqns per block */
+    UM_TALLY_MARK_SQNS = 64,             /* topic sqns that are multiples of this are marked */
 };
 
 #define UM_TALLY_UNICAST 0x80000000u
@@ -85,6 +86,14 @@ typedef struct um_tally_topic {
     uint64_t payload_bytes;
 } um_tally_topic;
 
+/* When a marked topic sqn was sent. */
+typedef struct um_tally_mark {
+    int64_t time_ns;
+    uint32_t stream;
+    uint32_t topic_index;
+    uint32_t sqn;
+} um_tally_mark;
+
 /* Copies of packets at an interface in a window of time. */
 typedef struct um_tally_copies {
     int64_t window_ns; /* as of a stream */
@@ -103,6 +112,7 @@ typedef struct um_tally {
     um_tally_reference *references;
     um_tally_size *sizes;    /* UM_TALLY_SLOTS, zeroed */
     um_tally_topic *topics;  /* UM_TALLY_SLOTS, zeroed */
+    um_tally_mark *marks;    /* send_capacity entries, and UM_TALLY_PACKET_MESSAGES_MAX */
     um_tally_copies *copies; /* UM_TALLY_STREAMS_MAX */
 
     /* Set by the tally. */
@@ -113,6 +123,7 @@ typedef struct um_tally {
     uint32_t reference_count;
     uint32_t size_count;
     uint32_t topic_count;
+    uint32_t mark_count;
     uint32_t copies_count;
 } um_tally;
 

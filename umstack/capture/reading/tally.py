@@ -66,6 +66,9 @@ _LAYOUTS = {
             **dict.fromkeys(("message_count", "fragment_count", "payload_bytes"), _COUNT),
         },
     ),
+    "marks": _layout(
+        "um_tally_mark", {"time_ns": "i8", **dict.fromkeys(("stream", "topic_index", "sqn"), "u4")}
+    ),
     "copies": _layout("um_tally_copies", {"window_ns": "i8", "interface": "i4", "packet_count": _COUNT}),
 }
 
@@ -82,6 +85,7 @@ class Tally:
             "copies": lib.UM_TALLY_STREAMS_MAX,
             "sizes": lib.UM_TALLY_SLOTS,
             "topics": lib.UM_TALLY_SLOTS,
+            "marks": send_capacity + lib.UM_TALLY_PACKET_MESSAGES_MAX,
             **dict.fromkeys(("sends", "rates", "references"), send_capacity),
         }
         self._arrays = {name: np.zeros(count, _LAYOUTS[name]) for name, count in lengths.items()}
@@ -108,6 +112,7 @@ class Tally:
             "sends": self.core.send_count,
             "rates": self.core.rate_count,
             "references": self.core.reference_count,
+            "marks": self.core.mark_count,
             "copies": self.core.copies_count,
         }
         found = {name: self._arrays[name][:count] for name, count in counts.items()}
