@@ -1,6 +1,7 @@
 """`python -m tests.store_processes OPTIONS`: Stores on loopback in forked processes, which tests kill.
 
-An order is a directory and a port, 0: any; the answer is the port. OPTIONS are those of the Stores' contexts, in JSON.
+An order is a directory, a port, 0: any, and perhaps the maximum number of connections; the answer is the port. OPTIONS
+are those of the Stores' contexts, in JSON.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from umstack.store.server import StoreServer
 
 
 def _keep(words: list[str], answer: Callable[[str], None]) -> None:
-    directory, port = words
+    directory, port, *maximum = words
+    more = {"connections_maximum": int(maximum[0])} if maximum else {}
     settings = RepositorySettings(segment_bytes=1 << 20, staging_bytes=1 << 20)
     with (
         Context("lo", **json.loads(sys.argv[1])) as context,
-        StoreServer(context, directory, ("127.0.0.1", int(port)), settings) as store,
+        StoreServer(context, directory, ("127.0.0.1", int(port)), settings, **more) as store,
     ):
         answer(str(store.endpoint.port))
         store.serve()
