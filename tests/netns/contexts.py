@@ -14,6 +14,7 @@ from tests.unit.store_thread import SETTINGS
 from tests.waiting import collect
 from umstack import Context, Receiver, Source
 from umstack.lab import Host
+from umstack.store.protocol import StoreLimits
 from umstack.store.server import StoreServer
 
 UNLIMITED = {"transport_lbtrm_data_rate_limit": 0, "transport_lbtrm_retransmit_rate_limit": 0}
@@ -54,9 +55,12 @@ def members(*hosts: Host, **options: Any) -> Iterator[list[Member]]:
 
 @contextmanager
 def store_on(member: Member, directory: Path) -> Iterator[StoreServer]:
-    """Run a Store on a member's host."""
+    """Run a Store on a member's host, which allows receiver pacing."""
     host = member.host
-    with host.call(lambda: StoreServer(member.context, directory, (host.address, 0), SETTINGS)) as store:
+    limits = StoreLimits(allows_receiver_pacing=True)
+    with host.call(
+        lambda: StoreServer(member.context, directory, (host.address, 0), SETTINGS, limits=limits)
+    ) as store:
         thread = threading.Thread(target=lambda: host.call(store.serve))
         thread.start()
         try:

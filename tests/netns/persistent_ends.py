@@ -1,8 +1,9 @@
 """The two ends of a persistent topic, in processes that a test kills, and the account of what they did.
 
-`python -m tests.netns.persistent_ends INTERFACE` forks them; an order is `publish|subscribe JOURNAL ARGUMENT...`. A
-process works until SIGTERM, and adds a line to its journal when it is true, so that a killed one leaves a journal of
-its past:
+`python -m tests.netns.persistent_ends INTERFACE` forks them; an order is
+`publish|subscribe JOURNAL PACING ARGUMENT...`, with the number of a Pacing: if it is not 0, the source is
+receiver-paced. A process works until SIGTERM, and adds a line to its journal when it is true, so that a killed one
+leaves a journal of its past:
 
 | role | line | meaning |
 |---|---|---|
@@ -18,6 +19,7 @@ The message of a number is always the same, also if a restarted publisher sends 
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import sys
@@ -28,6 +30,7 @@ from dataclasses import dataclass, field
 from tests.forked_processes import serve_forks
 from tests.journal import Journal
 from umstack import BurstLoss, Context, Message, UnrecoverableLoss
+from umstack.errors import BackPressured
 from umstack.events import Event
 from umstack.persistence.events import MessageStable, NotStable
 from umstack.persistent_source import PersistentSource
@@ -39,6 +42,15 @@ _PUBLISHER = 7
 _BURST = 5
 _PAUSE_SECONDS = 0.005
 _CLOSE_SECONDS = 30.0
+_SEND_SECONDS = 0.2
+"""Maximum wait of a send; then the publisher looks if it is over."""
+_PACED = {
+    "ume_receiver_paced_persistence": 1,
+    "ume_flight_size": 200,
+    "ume_flight_size_bytes": 15_000,
+    "ume_repository_disk_file_size_limit": 100_000,
+}
+"""A Store keeps about 700 messages: those of a second."""
 _READ_ROWS = 20
 """Maximum number of messages that are written at once."""
 _READS_PER_ACKNOWLEDGEMENT = 5
@@ -50,16 +62,24 @@ def content(sqn: int) -> bytes:
     return b"%08d" % sqn * (1 + sqn % 20)
 
 
-def _publish(context: Context, journal: Journal, is_over: threading.Event, stores: Sequence[str]) -> None:
+def _publish(
+    context: Context, journal: Journal, is_over: threading.Event, pacing: int, stores: Sequence[str]
+) -> None:
+    limits = _PACED if pacing else {}
     with context.source(
-        TOPIC, store=stores, session_id=_PUBLISHER, ume_message_stability_timeout=200
+        TOPIC,
+        store=stores,
+        session_id=_PUBLISHER,
+        ume_message_stability_timeout=200,
+        **limits,  # type: ignore[arg-type]
     ) as source:
         sqn = source.first_sequence_number
         journal.add([f"begin {sqn}"])
         while not is_over.wait(_PAUSE_SECONDS):
             for _ in range(_BURST):
-                assert source.send(content(sqn), flush=True) == sqn
-                sqn += 1
+                with contextlib.suppress(BackPressured):
+                    assert source.send(content(sqn), flush=True, timeout=_SEND_SECONDS) == sqn
+                    sqn += 1
             journal.add(stable_lines(source))
         assert source.close(_CLOSE_SECONDS) == []
         journal.add([*stable_lines(source), f"end {sqn}"])
@@ -75,9 +95,11 @@ def stable_lines(source: PersistentSource) -> list[str]:
 
 
 def _subscribe(
-    context: Context, journal: Journal, is_over: threading.Event, arguments: Sequence[str]
+    context: Context, journal: Journal, is_over: threading.Event, pacing: int, arguments: Sequence[str]
 ) -> None:
-    with context.receiver(TOPIC, session_id=SUBSCRIBER, ume_explicit_ack_only=1) as receiver:
+    with context.receiver(
+        TOPIC, session_id=SUBSCRIBER, ume_explicit_ack_only=1, ume_receiver_paced_persistence=pacing
+    ) as receiver:
         journal.add([f"begin {arguments[0]}"])
         while not is_over.is_set():
             events = receiver.poll(_READ_ROWS, _READ_SECONDS).events()
@@ -140,8 +162,10 @@ def next_sqn_of(lines: Iterable[Sequence[str]]) -> int:
     return max((int(values[-1]) + 1 for kind, *values in lines if kind != "begin"), default=0)
 
 
-def account_of(published: Iterable[Sequence[str]], subscribed: Iterable[Sequence[str]]) -> Account:
-    """Check that the subscriber got every stable message once and in order.
+def account_of(
+    published: Iterable[Sequence[str]], subscribed: Iterable[Sequence[str]], *, begins_live: bool = False
+) -> Account:
+    """Check that the subscriber got every stable message once and in order; with `begins_live`, from its first one on.
 
     Within one life the numbers have no gap and no repetition. A life continues where the former ones ended, or before
     it, with messages that were written but not acknowledged at a majority of the Stores when the life began.
@@ -156,6 +180,9 @@ def account_of(published: Iterable[Sequence[str]], subscribed: Iterable[Sequence
             life_next, first_allowed = None, first
             continue
         if life_next is None:
+            if begins_live and account.lives == 0:
+                newest_next = first
+                stable = {sqn for sqn in stable if sqn >= first}
             assert first_allowed <= first <= newest_next, (
                 f"a life began with {kind} {first}; {first_allowed} to {newest_next} are allowed"
             )
@@ -177,12 +204,13 @@ def account_of(published: Iterable[Sequence[str]], subscribed: Iterable[Sequence
 
 
 def _work(words: list[str], answer: Callable[[str], None]) -> None:
-    role, path, *arguments = words
+    role, path, pacing, *arguments = words
     is_over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: is_over.set())
     answer("started")
     with Context(sys.argv[1]) as context:
-        {"publish": _publish, "subscribe": _subscribe}[role](context, Journal(path), is_over, arguments)
+        work = {"publish": _publish, "subscribe": _subscribe}[role]
+        work(context, Journal(path), is_over, int(pacing), arguments)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.forked_processes import ForkedProcesses
 from tests.journal import lines_of
 from tests.netns.contexts import members, store_on
@@ -18,6 +20,7 @@ from tests.netns.long_ends import check
 from tests.netns.persistent_ends import SUBSCRIBER, TOPIC, account_of, next_sqn_of, stable_sqns
 from tests.waiting import wait_for
 from umstack.lab import Host, Lab
+from umstack.persistence.pacing import Pacing
 from umstack.store.server import StoreServer
 
 MakeLab = Callable[..., Lab]
@@ -110,18 +113,21 @@ def _follows(subscribed: list[list[str]], published: list[list[str]]) -> bool:
     return bool(published and subscribed) and next_sqn_of(subscribed) > int(published[0][1])
 
 
+@pytest.mark.parametrize("pacing", [Pacing.NONE, Pacing.BLOCKING])
 def test_every_message_arrives_once_and_in_order_when_both_ends_are_killed(
-    make_lab: MakeLab, tmp_path: Path
+    make_lab: MakeLab, tmp_path: Path, pacing: Pacing
 ) -> None:
     """kill -9 of the publisher, the subscriber or both, with three Stores, at a switch that loses every 50th packet.
 
     UM_SECONDS=60 does so for a minute, UM_SEED repeats a schedule. The subscriber writes messages before it
     acknowledges them. After a kill in between it gets those again that a majority of the Stores does not know to be
     acknowledged, and no others. A message that was not stable when its publisher was killed may be reported as lost.
-    UP-17, UP-24, UP-33, UP-35, UP-42, UP-47, W16.
+    With receiver pacing the Stores have space for the messages of a second, and the subscriber sets the pace.
+    UP-17, UP-24, UP-33, UP-35, UP-42, UP-47, UP-88, UP-90, W16.
     """
     seconds = float(os.environ.get("UM_SECONDS", "10"))
     draws = _seeded()
+    mode = str(pacing.value)
     lab = _lossy_lab(make_lab, draws)
     with (
         _stores(lab, tmp_path) as stores,
@@ -134,9 +140,9 @@ def test_every_message_arrives_once_and_in_order_when_both_ends_are_killed(
             """A majority of the Stores has its acknowledgement of everything before this message."""
             acknowledged = statistics.median_low([_acknowledged(store) for store in stores])
             assert acknowledged < next_sqn_of(lines_of(tmp_path / "subscribed"))
-            return [str(acknowledged + 1)]
+            return [mode, str(acknowledged + 1)]
 
-        publisher = End(publishers, "publish", tmp_path / "published", lambda: endpoints)
+        publisher = End(publishers, "publish", tmp_path / "published", lambda: [mode, *endpoints])
         subscriber = End(subscribers, "subscribe", tmp_path / "subscribed", first_allowed)
         ends = [publisher, subscriber]
         wait_for(lambda: next_sqn_of(lines_of(subscriber.journal)), "the first message")
@@ -148,7 +154,9 @@ def test_every_message_arrives_once_and_in_order_when_both_ends_are_killed(
         end = stable_sqns(lines_of(publisher.journal))[1]
         wait_for(lambda: next_sqn_of(lines_of(subscriber.journal)) == end, f"all {end} messages", END_SECONDS)
         subscriber.process.end(signal.SIGTERM, END_SECONDS)
-    account = account_of(lines_of(publisher.journal), lines_of(subscriber.journal))
+    account = account_of(
+        lines_of(publisher.journal), lines_of(subscriber.journal), begins_live=pacing is not Pacing.NONE
+    )
     print(
         f"{publisher.kills} and {subscriber.kills} kills, {len(account.delivered)} messages in {account.lives} lives, "
         f"{account.repeated} repeated, {len(account.lost)} lost"
