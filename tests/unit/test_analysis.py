@@ -195,6 +195,29 @@ def test_a_receiver_that_stops_asking_has_the_retransmission() -> None:
 
 
 @pytest.mark.parametrize(
+    ("first", "pause_ms", "restarts"), [(100, 60_000, 1), (1_100, 60_000, 0), (100, 5_000, 0)]
+)
+def test_a_point_that_begins_after_the_others_shows_a_restart(
+    first: int, pause_ms: int, restarts: int
+) -> None:
+    """Files of two days with names of their own: a number that was lost on both is lost twice. Points whose times are
+    close differ by their clocks."""
+    monday, tuesday = Story("monday"), Story("tuesday")
+    again_ns = START + 1_000 * MS + pause_ms * MS
+    for story, start_ns, low in ((monday, START, 100), (tuesday, again_ns, first)):
+        story.stream(start_ns, MS, low, 1_000)
+        story.nak(start_ns + 500 * MS, ONE, low + 200)
+        story.again(start_ns + 501 * MS, low + 200)
+    tables = tables_of(facts_of_packets([monday.batch(), tuesday.batch()]))
+    assert [row["restarts"] for row in rows(tables["sessions"])] == [restarts] * 2
+    lost = [(row["sqn"], row["sent_ns"]) for row in rows(tables["losses"])]
+    if first == 100 and not restarts:
+        assert lost == [(300, START + 200 * MS)]
+    else:
+        assert lost == [(300, START + 200 * MS), (first + 200, again_ns + 200 * MS)]
+
+
+@pytest.mark.parametrize(
     ("first", "pause_ms"),
     [(1, 1), (1, 2_000), (WRAP - 1_000, 1), (3_000_000_000, 500), (100_100, 5_000), (109_900, 2_000)],
 )

@@ -3,7 +3,8 @@
 First sendings are consecutive. Their numbers move back only by a reordering, which is short, and move on by a loss,
 which is no longer than what can have been sent meanwhile. All other jumps are the start of another life of the source,
 unless the capture has the numbers that connect both sides: then its clock was set back, and times overlap.
-Points of capture have clocks of their own, so each has its own times of the restarts.
+Points of capture have clocks of their own, so each has its own times of the restarts. A point that begins after all
+others have ended shows a restart, too, if its numbers do not continue theirs.
 """
 
 from __future__ import annotations
@@ -33,10 +34,27 @@ Place = tuple[str, str]
 
 def restarts(facts: Facts) -> dict[Session, dict[str, Numbers]]:
     """Return for each session that restarted the times of its restarts, ascending, by point of capture."""
-    found: dict[Session, dict[Place, Numbers]] = {}
+    found: dict[Session, dict[Place, Sends]] = {}
     for (point, publisher, session_id, receiver), sends in facts.sends.items():
-        found.setdefault((publisher, session_id), {})[point, receiver] = _of_stream(sends)
-    return {session: lives for session, streams in found.items() if (lives := _aligned(streams))}
+        found.setdefault((publisher, session_id), {})[point, receiver] = sends
+    return {session: lives for session, streams in found.items() if (lives := _aligned(_of_streams(streams)))}
+
+
+def _of_streams(streams: dict[Place, Sends]) -> dict[Place, Numbers]:
+    """Return the times at which the numbers of each stream start again, also after those of a stream that ended before
+    it: the files of each day may have names of their own."""
+    found = {place: _of_stream(sends) for place, sends in streams.items()}
+    order = sorted(streams, key=lambda place: int(streams[place].times_ns[0]))
+    last = streams[order[0]]
+    for place in order[1:]:
+        sends = streams[place]
+        first_ns, last_ns = int(sends.times_ns[0]), int(last.times_ns[-1])
+        jump = int(distance(np.int64(sends.firsts[0]), np.int64(last.last + 1)))
+        waited_ns = first_ns - last_ns
+        if waited_ns > _CLOCKS_NS and not -_REORDERED_AFTER_PAUSE <= jump <= _LOST + waited_ns * _LOST_PER_NS:
+            found[place] = np.insert(found[place], 0, first_ns)
+        last = sends if int(sends.times_ns[-1]) > last_ns else last
+    return found
 
 
 def _of_stream(sends: Sends) -> Numbers:
