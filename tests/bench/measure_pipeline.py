@@ -162,10 +162,10 @@ def rate(per_second: int, seconds: float, interval: float) -> None:
     )
 
 
-def _day(folder: Path, number: int, packets: int) -> None:
-    """Write the capture of one day. A day is empty between two of them, so sessions do not continue over days."""
+def _day(folder: Path, number: int, packets: int, step: int) -> None:
+    """Write the capture of one day, `step` days after the one before. Sessions continue over days without a gap."""
     traffic = Traffic(seed=number + 1, sessions=2, snap_bytes=96, loss=0.01)
-    at_noon = (_FIRST_DAY_SECONDS + 2 * number * _DAY_SECONDS + _DAY_SECONDS // 2) * _NS
+    at_noon = (_FIRST_DAY_SECONDS + step * number * _DAY_SECONDS + _DAY_SECONDS // 2) * _NS
     made = generate(folder / f"day-{number:03d}.part", packets, replace(traffic, start_ns=at_noon))
     made.path.rename(folder / f"day-{number:03d}.pcap")
 
@@ -173,7 +173,8 @@ def _day(folder: Path, number: int, packets: int) -> None:
 @command.command()
 @click.option("--days", default=30, show_default=True, help="Days of captures.")
 @click.option("--packets", default=20_000, show_default=True, help="Packets per day.")
-def days(days: int, packets: int) -> None:
+@click.option("--consecutive", is_flag=True, help="No empty day between two: the sessions last all days.")
+def days(days: int, packets: int, consecutive: bool) -> None:
     """Measure the work for each day that is added, and the query for the receiver that lost most over all days.
 
     The work is that of the pipeline's tasks. Spark's own, which does not depend on the days before, is not part of it.
@@ -184,7 +185,7 @@ def days(days: int, packets: int) -> None:
     with tempfile.TemporaryDirectory(prefix="umstack-bench-") as folder:
         layout = made_layout(Path(folder) / "tables")
         for number in range(days):
-            _day(Path(folder), number, packets)
+            _day(Path(folder), number, packets, step=1 if consecutive else 2)
             began = time.process_time()
             take(layout, number, packed_facts(facts_of([f"{folder}/day-{number:03d}.pcap"])))
             work.append(time.process_time() - began)
@@ -207,6 +208,7 @@ def days(days: int, packets: int) -> None:
     _say(
         figure="days",
         days=days,
+        consecutive=consecutive,
         packets_per_day=packets,
         first_days_cpu_seconds=round(median(work[1:6]), 3),
         last_days_cpu_seconds=round(median(work[-5:]), 3),
