@@ -151,7 +151,9 @@ def test_a_blocking_receiver_gets_every_message_when_stores_are_killed(tmp_path:
         received: list[int] = []
         with receiving.receiver("orders", session_id=3, ume_receiver_paced_persistence=1) as receiver:
             wait_for(
-                lambda: all(status(at)["sources"][0]["receivers"] for at in directories), "a receiver", 60
+                lambda: all(any(one["receivers"] for one in status(at)["sources"]) for at in directories),
+                "a receiver",
+                60,
             )
             load = Load(source)
 
