@@ -69,6 +69,7 @@ class OneStore:
                 topic_index=1,
                 session_id=7,
                 topic="orders",
+                forwards_acks=False,
                 configuration=values,
             ).encode(),
         )
