@@ -19,7 +19,7 @@ from umstack._engine.registry import Registry
 from umstack._engine.sessions import longest_message_bytes
 from umstack._engine.source_events import Drained, ReceiverEvent
 from umstack._engine.subscription import LateMapping, Subscription
-from umstack._engine.transport_address import LbtipcAddress, TransportAddress, address_of_name
+from umstack._engine.transport_address import LbtipcAddress, LbtrmAddress, TransportAddress, address_of_name
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions
 from umstack.driver import DriverClient, SharedLog
 from umstack.driver.client import AttachedObject, SourceState, published_of
@@ -394,6 +394,7 @@ class AttachedReceiver(Receiver):
         options: ReceiverOptions,
         on_message: Callable[[Event], None] | None,
         queue: EventQueue | None,
+        takes_group: Callable[[str], bool] | None,
     ) -> None:
         """Open the receiver and have the driver receive the topic."""
         self._driver = driver
@@ -401,7 +402,7 @@ class AttachedReceiver(Receiver):
         self._sessions: dict[TransportAddress, str] = {}
         """The logs that it is attached to, and the sessions on the network of their sources."""
         self._number = 0
-        super().__init__(engine, resolver, topic, options, on_message, queue)
+        super().__init__(engine, resolver, topic, options, on_message, queue, takes_group)
         # For wildcard receivers and NoSource. The driver looks for sources by itself.
         self._resolver.query(topic, options)
         try:
@@ -420,7 +421,13 @@ class AttachedReceiver(Receiver):
         """Attach receivers of the topic to the log of a source. One that still reads a former log has to wait."""
         name, log = text_of(fields, "name"), log_of(fields)
         address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
-        receivers = [one for one in objects if isinstance(one, AttachedReceiver)]
+        session = address_of_name(name.rpartition("[")[0])
+        group = session.group if isinstance(session, LbtrmAddress) else None
+        receivers = [
+            one
+            for one in objects
+            if isinstance(one, AttachedReceiver) and one._subscription.wants(one.topic, group)
+        ]
         current = {one: one._subscription.log_of(name) for one in receivers}
         endpoint = log.request_endpoint
         if endpoint is not None and not self._engine.tcp_peers.admits_of_session(

@@ -548,10 +548,16 @@ class Context(AsyncClosing):
         if self._driver is not None:
             from umstack.attached import AttachedReceiver
 
-            if takes_group is not None:
-                self._check_no_driver("takes_group", "which receives every source of a topic once for all")
             return AttachedReceiver(
-                self._engine, self._resolver, self._driver, self._recovery, topic, chosen, on_message, queue
+                self._engine,
+                self._resolver,
+                self._driver,
+                self._recovery,
+                topic,
+                chosen,
+                on_message,
+                queue,
+                takes_group,
             )
         receiver = Receiver(self._engine, self._resolver, topic, chosen, on_message, queue, takes_group)
         self._resolver.query(topic, chosen)

@@ -444,7 +444,6 @@ def test_what_a_driver_does_not_do_is_refused_by_name(running: RunningDriver) ->
     with attached(running.path) as context:
         for refused in (
             lambda: context.source("a", transport_lbtrm_transmission_window_size=65536),
-            lambda: context.receiver("a", takes_group=lambda _group: True),
             lambda: context.source("b").nak_cutoff("10.0.0.7:40211"),
         ):
             with pytest.raises(OptionError, match="driver='none'"):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.unit.loopback import DATAGRAM, SHARED, collect_events, connect, open_context, payloads
-from tests.unit.ways import ITS_FRAGMENTS, ITS_SESSION, TAKES_GROUP, UNREAD_END, alone
+from tests.unit.ways import ITS_FRAGMENTS, ITS_SESSION, UNREAD_END, alone
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import (
     Batch,
@@ -41,7 +41,7 @@ def context(way: str) -> Iterator[Context]:
 # ---- its sources ----
 
 
-@alone(TAKES_GROUP)
+@alone(UNREAD_END)
 @pytest.mark.parametrize("mode", ["embedded", "sequential"])
 def test_a_receiver_waits_for_its_sources(mode: str) -> None:
     """wait_connected() returns once messages would be received; `sources` has the names that messages carry."""
@@ -73,6 +73,23 @@ def test_a_receiver_waits_for_its_sources(mode: str) -> None:
         _ = receiver.sources
     with pytest.raises(Closed):
         receiver.wait_connected()
+
+
+@pytest.mark.parametrize("mode", ["embedded", "sequential"])
+def test_a_receiver_takes_the_groups_that_it_chooses(mode: str) -> None:
+    """Of two sources on groups of their own, one is received; the other is not listed either."""
+    groups = ["239.101.7.1", "239.101.7.2"]
+    with open_context(mode) as own:
+        sources = [own.source("grouped", transport_lbtrm_multicast_address=group) for group in groups]
+        with own.receiver("grouped", takes_group=groups[1].__eq__) as receiver:
+            receiver.wait_connected(timeout=SECONDS)
+            for number, source in enumerate(sources):
+                source.send(b"%d" % number, flush=True)
+            (message,) = collect(receiver, 1)
+            assert message.data == b"1"
+            wait_for(lambda: own.idle(0.001) or len(own.sources_of("grouped")) == 2)
+            assert receiver.sources == [message.source]
+            assert groups[1] in message.source
 
 
 @alone(UNREAD_END)

@@ -36,7 +36,6 @@ SMALL_WINDOW = "the transmission window is smaller than the longest message of a
 ONE_LOG = "each source has a log of its own, so topics are not in one order"
 FULL_LOG = "sends wait once the log is full, not at the window or rate of the network"
 UNREAD_END = "a source that has ended is listed until its last message is read"
-TAKES_GROUP = "takes_group is refused"
 ITS_SESSION = "the session of the network is the driver's"
 MAPS_HERE = "the test stops mapping in its process, which the driver's thread needs"
 MAPS_ITSELF = "it maps a source without topic resolution"
