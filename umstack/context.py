@@ -548,17 +548,8 @@ class Context(AsyncClosing):
         if self._driver is not None:
             from umstack.attached import AttachedReceiver
 
-            return AttachedReceiver(
-                self._engine,
-                self._resolver,
-                self._driver,
-                self._recovery,
-                topic,
-                chosen,
-                on_message,
-                queue,
-                takes_group,
-            )
+            services = self._engine, self._resolver, self._driver, self._recovery
+            return AttachedReceiver(*services, topic, chosen, on_message, queue, takes_group)
         receiver = Receiver(self._engine, self._resolver, topic, chosen, on_message, queue, takes_group)
         self._resolver.query(topic, chosen)
         return receiver
