@@ -264,7 +264,8 @@ def test_a_killed_process_loses_nothing_acknowledged(tmp_path: Path) -> None:
             os.kill(writer.pid, signal.SIGKILL)
             acknowledged = max([acknowledged, *map(int, writer.stdout.read().split(b"\n")[:-1])])
         with Repository(tmp_path, SMALL) as repository:
-            assert not repository.recovery.damaged
+            # A kill may interrupt a write; nothing of that commit was acknowledged.
+            assert all(area.is_torn for area in repository.recovery.damaged)
             ((first, last),) = repository.ranges(0)
             assert first == 0
             assert last >= acknowledged

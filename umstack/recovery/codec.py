@@ -17,8 +17,8 @@ from umstack._engine.endpoint import Endpoint
 from umstack.resolution.codec import WireOption
 
 CONTROL = 0x08
-OPTION_MESSAGE_REQUEST = 21
-OPTION_RANGE_REQUEST = 78
+OPTION_MESSAGE_REQUEST: int = lib.UM_LBMC_OPTION_MESSAGE_REQUEST
+OPTION_RANGE_REQUEST: int = lib.UM_LBMC_OPTION_RANGE_REQUEST
 HEADER_BYTES = 4
 LATE_JOIN_REQUEST, OFF_TRANSPORT_REQUEST = 0, 1
 """Lowest bit of a request index, which shows a connection's purpose in captures. The other bits name the topic."""
