@@ -10,8 +10,10 @@
 enum {
     PAGE_MESSAGES = 256,
     PAGES_MIN = 16,
-    /* Messages of one call: those that the transport refuses were put in flight for no use. */
+    /* Messages of one call, and bytes if there are several: those that the transport refuses were put in flight for no
+       use, and where the limits are suspended, nothing else bounds the memory. */
     SEND_MESSAGES_MAX = 1024,
+    SEND_BYTES_MAX = 4 << 20,
 };
 
 typedef struct flight_message {
@@ -343,6 +345,8 @@ int64_t um_flight_send(um_flight *flight, um_publication *publication, const cha
     uint64_t first = um_flight_next_sqn(flight); /* only this thread changes it now */
     uint32_t part = count < SEND_MESSAGES_MAX ? count : SEND_MESSAGES_MAX;
     assert(properties_bytes == 0 || count == 1);
+    while (part > 1 && offsets[part] - offsets[0] > SEND_BYTES_MAX)
+        part /= 2;
     int64_t taken = um_flight_reserve(flight, data, offsets, part, properties_bytes, may_exceed, um_clock_ns());
     if (taken <= 0)
         return taken;

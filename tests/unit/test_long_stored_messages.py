@@ -20,6 +20,7 @@ from umstack.context import Context
 from umstack.errors import BackPressured, MessageTooLong
 from umstack.events import BurstLoss
 from umstack.message_properties import encoded
+from umstack.persistence import assembly
 from umstack.persistence.assembly import MESSAGE_BYTES_MAX, Assembly, Item
 from umstack.persistence.events import MessageStable
 from umstack.persistence.messages import StoredData, data_of
@@ -150,6 +151,14 @@ def test_a_batch_may_have_long_messages(store: PausedStore, context: Context) ->
         assert source.wait_stable(SECONDS)
 
 
+def test_notify_sends_long_messages_beyond_the_limits(store: PausedStore, context: Context) -> None:
+    """UP-56: a batch of 20 MB enters the flight in parts, although the limits are suspended."""
+    behavior = {"ume_flight_size": 100, "ume_flight_size_behavior": "notify"}
+    with context.source("orders", store=[store.endpoint], session_id=7, **behavior) as source:
+        assert source.send_many([bytes(100_000)] * 200, flush=True, timeout=SECONDS) == 200
+        assert source.wait_stable(SECONDS)
+
+
 def test_a_message_with_more_fragments_than_the_flight_is_refused(
     store: PausedStore, context: Context
 ) -> None:
@@ -265,6 +274,16 @@ def test_fragments_without_a_beginning_are_left_out() -> None:
     assert assembly.take(begun[:2]) == []
     assert assembly.unfinished == {7: 5}
     assert [one.data for one in assembly.take(begun[2:]) if not isinstance(one, LostRange)] == [b"abcdef"]
+
+
+def test_a_message_of_endless_fragments_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Store that sends a byte at a time fills no memory: the fragments are a loss, and the rest is left out."""
+    monkeypatch.setattr(assembly, "FRAGMENTS_MAX", 100)
+    joining, found = Assembly(), list[Item]()
+    for one in parts_of(7, 0, bytes(1000), 1):
+        found += joining.take([one])
+    assert found == [LostRange(7, 0, 99)]
+    assert joining.unfinished == {}
 
 
 def test_bytes_of_data_are_read_or_refused() -> None:

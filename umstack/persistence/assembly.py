@@ -10,6 +10,8 @@ from umstack.persistence.reader_side import LostRange, ReadMessage
 
 MESSAGE_BYTES_MAX = 64 << 20
 """Longer messages count as lost: no source can send one."""
+FRAGMENTS_MAX = 1 << 18
+"""The same for messages with more fragments: the shortest datagrams hold about 400 bytes."""
 
 
 class RecoveredMessage(NamedTuple):
@@ -82,11 +84,11 @@ class Assembly:
 
 
 def _continues(parts: list[ReadMessage], item: ReadMessage) -> bool:
-    """Return true if the item is the next fragment of the message."""
+    """Return true if the item is the next fragment of the message, which may have another one."""
     last, fragment = parts[-1].stored, item.stored.fragment
     assert last.fragment is not None
     end = last.fragment.offset + len(last.payload)
-    return fragment is not None and fragment == last.fragment._replace(offset=end)
+    return len(parts) < FRAGMENTS_MAX and fragment == last.fragment._replace(offset=end)
 
 
 def _joined(parts: list[ReadMessage]) -> RecoveredMessage:
