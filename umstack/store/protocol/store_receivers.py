@@ -225,8 +225,9 @@ class StoreReceivers:
             self._started[key] = min(extended((ack.sqn + 1) % _SPACE, newest), newest + 1)
             return
         # A receiver may consume a message before it is committed here; it repeats the acknowledgement.
-        sqn = min(extended(ack.sqn, newest), newest)
-        self._consumed[key] = max(sqn, self._consumed.get(key, sqn))
+        end = min(extended((ack.sqn + 1) % _SPACE, newest), newest + 1)
+        if end > 0:  # otherwise nothing before number 0 was consumed
+            self._consumed[key] = max(end - 1, self._consumed.get(key, end - 1))
 
     def write_consumption(self) -> set[int]:
         """Write the consumption acknowledgements since the last call; a lost one only causes duplicates.

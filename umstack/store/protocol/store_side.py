@@ -268,11 +268,17 @@ class StoreSide:
             one.has_registered = True
             self._outbox.put(one, self._first_answer(wanted).encode())
             return
+        before = None if state is None else self._sources.get(state.number)
+        if before is not None and before.connection != connection:
+            self._outbox.refuse(one, wanted, RegistrationError.USED_BY_SOURCE)
+            return
+        # Only a receiver-paced source may lower the limit, which refusal_of_source has compared with the Store's.
+        retained = values.get(RETAINED_BYTES_NAME, "0") if wanted.is_receiver_paced else "0"
         try:
             state = self.repository.register_source(
                 wanted.topic,
                 wanted.session_id,
-                retention_bytes=decode_number(RETAINED_BYTES_NAME, values.get(RETAINED_BYTES_NAME, "0")),
+                retention_bytes=decode_number(RETAINED_BYTES_NAME, retained),
                 activity_timeout_ns=wanted.activity_timeout_ms * _NS_PER_MS,
                 state_lifetime_ns=wanted.state_lifetime_ms * _NS_PER_MS,
                 is_receiver_paced=wanted.is_receiver_paced,
@@ -281,10 +287,6 @@ class StoreSide:
             self._outbox.refuse(one, wanted, RegistrationError.LIMIT)
             return
         number = state.number
-        before = self._sources.get(number)
-        if before is not None and before.connection != connection:
-            self._outbox.refuse(one, wanted, RegistrationError.USED_BY_SOURCE)
-            return
         if before is not None:
             self._detach(before)
         source = _Source(

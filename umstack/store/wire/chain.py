@@ -163,11 +163,14 @@ def encode_text(text: str, maximum_bytes: int) -> bytes:
 
 
 def decode_text(kind: int, data: bytes, maximum_bytes: int) -> str:
-    """Return text before its NUL, which may be missing. Raises MalformedMessage if it is too long."""
+    """Return text before its NUL, which may be missing. Raises MalformedMessage if it is too long, or no UTF-8."""
     text = data.partition(b"\0")[0]
     if len(text) > maximum_bytes:
         raise MalformedMessage(f"the text of option {kind} has {len(text)} bytes; at most {maximum_bytes}")
-    return text.decode("utf-8", "surrogateescape")
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise MalformedMessage(f"the text of option {kind} is no UTF-8") from error
 
 
 def pack_endpoint(endpoint: Endpoint | None) -> tuple[bytes, int]:
