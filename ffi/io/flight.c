@@ -201,14 +201,19 @@ typedef struct outgoing {
     uint64_t encoded_bytes;  /* of all */
 } outgoing;
 
+/* Returns how many numbers a message of this length takes. */
+static uint32_t numbers_of(const um_flight *flight, uint32_t length)
+{
+    bool is_split = flight->fragment_bytes != 0 && length > flight->fragment_bytes;
+    return is_split ? (length + flight->fragment_bytes - 1) / flight->fragment_bytes : 1;
+}
+
 static outgoing outgoing_of(const um_flight *flight, const char *data, uint32_t length, uint32_t properties_bytes)
 {
-    outgoing m = {.data = data, .length = length, .fragment_count = 1, .fragment_bytes = length};
-    um_lbmc_make_first_options(&m.options, &(um_lbmc_extras){.properties_bytes = properties_bytes});
-    if (flight->fragment_bytes != 0 && length > flight->fragment_bytes) {
-        m.fragment_bytes = flight->fragment_bytes;
-        m.fragment_count = (length + m.fragment_bytes - 1) / m.fragment_bytes;
-    }
+    outgoing m = {.data = data, .length = length, .fragment_count = numbers_of(flight, length)};
+    m.fragment_bytes = m.fragment_count > 1 ? flight->fragment_bytes : length;
+    if (properties_bytes != 0)
+        um_lbmc_make_first_options(&m.options, &(um_lbmc_extras){.properties_bytes = properties_bytes});
     uint32_t overhead = um_lbmc_overhead(m.fragment_count > 1, false, false) + m.options.length;
     m.encoded_bytes = length + (uint64_t)m.fragment_count * overhead;
     return m;
@@ -326,15 +331,12 @@ static int64_t send_one(um_publication *publication, const char *data, uint32_t 
     return (uint32_t)sqn == (uint32_t)last_sqn ? 1 : -EPROTO;
 }
 
-/* Returns how many numbers the first `count` of these messages take. */
-static uint64_t numbers_of(const um_flight *flight, const int32_t *offsets, int64_t count)
+/* The same for the first `count` of these messages. */
+static uint64_t numbers_of_all(const um_flight *flight, const int32_t *offsets, int64_t count)
 {
     uint64_t numbers = 0;
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t length = (uint32_t)(offsets[i + 1] - offsets[i]);
-        bool is_split = flight->fragment_bytes != 0 && length > flight->fragment_bytes;
-        numbers += is_split ? (length + flight->fragment_bytes - 1) / flight->fragment_bytes : 1;
-    }
+    for (int64_t i = 0; i < count; i++)
+        numbers += numbers_of(flight, (uint32_t)(offsets[i + 1] - offsets[i]));
     return numbers;
 }
 
@@ -352,7 +354,7 @@ int64_t um_flight_send(um_flight *flight, um_publication *publication, const cha
         return taken;
     if (taken < count)
         flags &= ~(uint32_t)UM_SEND_FLUSH; /* the rest follows */
-    uint64_t end = first + numbers_of(flight, offsets, taken);
+    uint64_t end = first + numbers_of_all(flight, offsets, taken);
     int64_t sent;
     if (taken == 1)
         sent = send_one(publication, data + offsets[0], (uint32_t)(offsets[1] - offsets[0]), properties_bytes, flags,
@@ -361,7 +363,7 @@ int64_t um_flight_send(um_flight *flight, um_publication *publication, const cha
         sent = um_publication_send_many(publication, data, (uint64_t)offsets[taken], NULL, offsets, (uint32_t)taken,
                                         flags, timeout_ns);
     if (sent < taken)
-        end = first + numbers_of(flight, offsets, sent);
+        end = first + numbers_of_all(flight, offsets, sent);
     if (sent > 0)
         um_flight_confirm(flight, first, end - 1, um_clock_ns());
     if (sent < taken)
