@@ -423,11 +423,7 @@ class AttachedReceiver(Receiver):
         address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
         session = address_of_name(name.rpartition("[")[0])
         group = session.group if isinstance(session, LbtrmAddress) else None
-        receivers = [
-            one
-            for one in objects
-            if isinstance(one, AttachedReceiver) and one._subscription.wants(one.topic, group)
-        ]
+        receivers = [one for one in objects if isinstance(one, AttachedReceiver) and one._wants(group)]
         current = {one: one._subscription.log_of(name) for one in receivers}
         endpoint = log.request_endpoint
         if endpoint is not None and not self._engine.tcp_peers.admits_of_session(
@@ -451,6 +447,16 @@ class AttachedReceiver(Receiver):
         except UmError as error:
             _log.warning("%s is not received: %s", displayed(name), displayed(str(error)))
         return [one for one in receivers if current[one] not in (None, address)]
+
+    def _wants(self, group: str | None) -> bool:
+        """Return true if it receives sources on this group. An error of takes_group, which is the application's, ends
+        no other receiver.
+        """
+        try:
+            return self._subscription.wants(self.topic, group)
+        except Exception:
+            _log.exception("takes_group of %s failed", displayed(self.topic))
+            return False
 
     def _note_log(self, address: LbtipcAddress, name: str) -> None:
         if len(self._sessions) == _SESSIONS_MAX:  # the ends of some were not reported

@@ -473,8 +473,8 @@ class Context(AsyncClosing):
                 several receivers run at the same time; inside process_events() in sequential mode. None: the
                 application reads the receiver.
             queue: Event queue of this context to deliver into; the application then reads that queue.
-            takes_group: Called on the topic resolution thread with the multicast group of each source of the topic
-                (dotted IPv4 address); returns True if that source is to be received. None: every source.
+            takes_group: Called with the multicast group of each source of the topic (dotted IPv4 address), on the
+                thread that finds sources; returns True if that source is to be received. None: every source.
             conflate: Short for `receiver_full_queue="conflate"`: deliver the newest message per source only, or per
                 source and first bytes of the payload (receiver_conflation_key_length), and never hold a source back.
             session_id: Registers the receiver at the Stores of its sources (docs/store.md), to continue after the last

@@ -16,7 +16,6 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import accumulate
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -36,7 +35,7 @@ from umstack.errors import (
 from umstack.message_properties import PropertyValue, encoded
 from umstack.persistence.advertised import store_endpoint, store_topic_options
 from umstack.persistence.events import RegistrationRefused, SourceEvent
-from umstack.persistence.flight import Packed
+from umstack.persistence.flight import FRAGMENT_HEADERS_BYTES, Packed
 from umstack.persistence.session_ids import session_id_of
 from umstack.persistence.source_side import SourceLimits, SourceSide, StabilityRule
 from umstack.persistence.store_link import StoreLink
@@ -146,7 +145,7 @@ class PersistentSource:
             raise
         fragment_bytes = self._source._publication.fragment_bytes
         self.message_maximum_bytes = min(
-            self._source.message_maximum_bytes, options.ume_flight_size * fragment_bytes
+            self._source.message_maximum_bytes, _longest_in_flight(options, fragment_bytes)
         )
         """Length of the longest message, which never changes."""
         self._side.flight.split(fragment_bytes)
@@ -244,12 +243,17 @@ class PersistentSource:
         flags: int,
         wait_ns: int,
     ) -> int:
-        """Call um_flight_send, on this thread's turn."""
+        """Call um_flight_send, on this thread's turn. Raises UmError if the transport used other numbers."""
         handle, sqn = self._source._handle, self._sqn
-        result: int = _send(
+        sent: int = _send(
             self._flight, handle, data, offsets, count, properties_bytes, may_exceed, flags, wait_ns, sqn
         )
-        return result
+        if sent == -errno.EPROTO:
+            raise UmError(
+                f"the transport numbers the messages of {self.topic!r} differently",
+                hint="close the source and open it again",
+            )
+        return sent
 
     def _send_some(
         self,
@@ -262,34 +266,15 @@ class PersistentSource:
     ) -> int:
         """Send as many messages as there is space for in flight, at least one, and return how many."""
         may_exceed, flags = False, _FLUSH if flush else 0
+
+        def attempt(wait_ns: int, more: int) -> int:
+            return self._try(data, offsets, count, properties_bytes, may_exceed, flags | more, wait_ns)
+
         while True:
-            sent = self._source._retry(
-                partial(self._attempt, data, offsets, count, properties_bytes, may_exceed, flags),
-                _remaining(deadline),
-                "sending",
-            )
+            sent = self._source._retry(attempt, _remaining(deadline), "sending")
             if sent:
                 return sent
             may_exceed = self._await_space(offsets[1] - offsets[0], properties_bytes, deadline)
-
-    def _attempt(
-        self,
-        data: Any,
-        offsets: Any,
-        count: int,
-        properties_bytes: int,
-        may_exceed: bool,
-        flags: int,
-        wait_ns: int,
-        more: int,
-    ) -> int:
-        sent = self._try(data, offsets, count, properties_bytes, may_exceed, flags | more, wait_ns)
-        if sent == -errno.EPROTO:
-            raise UmError(
-                f"the transport numbers the messages of {self.topic!r} differently",
-                hint="close the source and open it again",
-            )
-        return sent
 
     @contextlib.contextmanager
     def _turn(self, deadline: float | None) -> Iterator[None]:
@@ -696,6 +681,22 @@ def _limits_of(options: SourceOptions) -> SourceLimits:
         confirmations=options.ume_retention_unique_confirmations,
         reports_confirmations=options.ume_confirmed_delivery_notification > 0,
     )
+
+
+def _longest_in_flight(options: SourceOptions, fragment_bytes: int) -> int:
+    """Return the length of the longest message whose fragments are within the limits of messages in flight.
+
+    Alone in flight, a message may have more bytes; but not with receiver pacing, because a Store has space for one
+    flight when it stops the source.
+    """
+    fragments = options.ume_flight_size
+    if not options.ume_receiver_paced_persistence:
+        return fragments * fragment_bytes
+    flight_bytes = options.ume_flight_size_bytes_bytes
+    whole, rest = divmod(flight_bytes, fragment_bytes + FRAGMENT_HEADERS_BYTES)
+    if whole >= fragments:
+        return fragments * fragment_bytes
+    return whole * fragment_bytes + max(0, rest - FRAGMENT_HEADERS_BYTES)
 
 
 def _remaining(deadline: float | None) -> float | None:

@@ -439,6 +439,25 @@ def test_the_limits_are_those_of_the_command() -> None:
             context.source("b").close()
 
 
+def test_an_error_of_takes_group_ends_no_other_receiver(
+    running: RunningDriver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its receiver gets nothing, which is logged; the thread of the driver's messages goes on."""
+
+    def fail(_group: str) -> bool:
+        raise ZeroDivisionError
+
+    with attached(running.path) as context, attached(running.path) as publishing:
+        with publishing.source("grouped") as first, context.receiver("grouped", takes_group=fail) as failing:
+            first.send(b"first", flush=True)
+            wait_for(lambda: "takes_group of grouped failed" in caplog.text)
+            with context.receiver("grouped") as receiver, publishing.source("grouped") as second:
+                receiver.wait_connected(2, timeout=SECONDS)
+                second.send(b"second", flush=True)
+                assert collect(receiver, 1)[-1].data == b"second"
+            assert failing.sources == []
+
+
 def test_what_a_driver_does_not_do_is_refused_by_name(running: RunningDriver) -> None:
     """Each refusal names the way without a driver."""
     with attached(running.path) as context:

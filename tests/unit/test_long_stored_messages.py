@@ -16,6 +16,7 @@ from tests.unit.loopback import open_context
 from tests.unit.store_thread import PausedStore, running_store
 from tests.waiting import SECONDS, collect
 from umstack import Message
+from umstack.config import Config
 from umstack.context import Context
 from umstack.errors import BackPressured, MessageTooLong
 from umstack.events import BurstLoss
@@ -23,10 +24,11 @@ from umstack.message_properties import encoded
 from umstack.persistence import assembly
 from umstack.persistence.assembly import MESSAGE_BYTES_MAX, Assembly, Item
 from umstack.persistence.events import MessageStable
+from umstack.persistence.flight import FRAGMENT_HEADERS_BYTES
 from umstack.persistence.messages import StoredData, data_of
 from umstack.persistence.reader_side import LostRange, ReadMessage
 from umstack.persistence.store_replay import replay
-from umstack.persistent_source import PersistentSource
+from umstack.persistent_source import PersistentSource, _longest_in_flight
 from umstack.store.repository import Repository
 from umstack.store.wire import MalformedMessage
 
@@ -178,6 +180,17 @@ def test_a_message_with_more_fragments_than_the_flight_is_refused(
         first = source.first_sequence_number
         assert source.send(bytes(4 * size), flush=True, timeout=SECONDS) == first + 4
         assert source.wait_stable(SECONDS)
+
+
+@pytest.mark.parametrize("flight_bytes", [1000, 5000, 30_000, 10_000_000])
+def test_a_receiver_paced_message_is_within_the_flight(flight_bytes: int) -> None:
+    """UP-57: alone, too, because a Store that stops the source has space for one flight."""
+    options = Config().source_options(
+        ume_receiver_paced_persistence=1, ume_flight_size=10, ume_flight_size_bytes=flight_bytes
+    )
+    longest = _longest_in_flight(options, 1400)
+    with_headers = longest + -(-longest // 1400) * FRAGMENT_HEADERS_BYTES
+    assert flight_bytes - FRAGMENT_HEADERS_BYTES <= with_headers <= flight_bytes or longest == 14_000
 
 
 def test_a_message_that_its_source_did_not_finish_is_a_loss(tmp_path: Path, context: Context) -> None:

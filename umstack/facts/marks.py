@@ -20,8 +20,10 @@ from umstack.facts.schema import frame_schema
 
 SQNS_PER_MARK: int = lib.UM_TALLY_MARK_SQNS
 SAMPLES_MAX = 1024
-_RANGE_MARKS_MAX = 1024
-"""Marks of one acknowledged range: a forged one may cover all numbers."""
+_RANGE_MARKS_MAX = 64
+"""Marks of one acknowledged range, the first ones: a forged one may cover all numbers."""
+_RANGES_AT_ONCE = 1024
+"""Ranges whose marks are sampled together, so that many forged ones take no more memory."""
 _SQNS = 1 << 32
 _MIX = 0x9E3779B1
 _MANY = 16
@@ -58,6 +60,14 @@ def sent_marks(batch: pa.RecordBatch, messages: pa.Table) -> pl.DataFrame:
 
 def acknowledged_marks(ranges: pl.DataFrame) -> pl.DataFrame:
     """Return the marks of ranges that Stores acknowledged: rows with `first_sqn`, `topic_sqn`, their ends and times."""
+    marks = _marks_of(ranges[:_RANGES_AT_ONCE])
+    for begin in range(_RANGES_AT_ONCE, len(ranges), _RANGES_AT_ONCE):
+        more = _marks_of(ranges[begin : begin + _RANGES_AT_ONCE])
+        marks = sampled(pl.concat([marks, more]).group_by(*_WHOSE, "sqn").agg(pl.col("time_ns").min()))
+    return marks
+
+
+def _marks_of(ranges: pl.DataFrame) -> pl.DataFrame:
     first, last = (ranges[name].cast(pl.Int64).to_numpy() for name in ("first_sqn", "topic_sqn"))
     numbers = (last - first) % _SQNS + 1
     before = -first % SQNS_PER_MARK
@@ -65,9 +75,9 @@ def acknowledged_marks(ranges: pl.DataFrame) -> pl.DataFrame:
     place = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     sqns = (np.repeat(first + before, counts) + place * SQNS_PER_MARK) % _SQNS
     whose = ranges.select("point", "client", "topic_index", "store", "store_port", "time_ns")
-    return whose[np.repeat(np.arange(len(ranges)), counts)].with_columns(
-        session=pl.lit(None, pl.Int64), sqn=pl.Series(sqns, dtype=pl.Int64)
-    )
+    rows = whose[np.repeat(np.arange(len(ranges)), counts)]
+    marked = rows.with_columns(session=pl.lit(None, pl.Int64), sqn=pl.Series(sqns, dtype=pl.Int64))
+    return marked.select(*_WHOSE, "sqn", "time_ns")
 
 
 def _mixed(sqns: Any) -> Any:

@@ -11,6 +11,8 @@ from umstack.errors import OptionError
 if TYPE_CHECKING:
     from umstack.buffers import Buffer
 
+FRAGMENT_HEADERS_BYTES = 40
+"""Header of a fragment with properties: what it has in flight besides its payload."""
 _RESULTS = 256
 _OFFSET_BYTES = 4
 
@@ -177,4 +179,4 @@ class Flight:
         lib.um_flight_remove(self.handle, sqn)
 
 
-__all__ = ["Due", "Flight", "Left", "Packed"]
+__all__ = ["FRAGMENT_HEADERS_BYTES", "Due", "Flight", "Left", "Packed"]

@@ -68,6 +68,8 @@ class _Source:
     """It has the acknowledgements of its receivers forwarded."""
     forwarded: dict[int, int] = field(default_factory=dict)
     """The last one of each receiver, by its session id."""
+    has_more_acks: bool = False
+    """Some wait until it has read those before."""
     transport: str = ""
     first_sqn: int = 0
     """First number of this life of the source."""
@@ -205,19 +207,27 @@ class StoreSide:
 
         Messages of receiver-paced sources that all receivers have acknowledged are dropped. Raises DiskFull.
         """
-        for number in self._receivers.write_consumption():
-            if number in self._sources:
-                self._forward_acks(self._sources[number])
+        written = self._receivers.write_consumption()
+        for source in self._sources.values():
+            if source.has_more_acks or source.number in written:
+                self._forward_acks(source)
         self._release()
 
     def _forward_acks(self, source: _Source) -> None:
-        """Forward the written acknowledgements of receivers that allow it to a source that wants them."""
+        """Forward the written acknowledgements of receivers that allow it to a source that wants them.
+
+        As many as half of its output may hold; the others follow as it reads.
+        """
         if not source.wants_acks:
             return
+        connection, source.has_more_acks = self._connections[source.connection], False
         for receiver in self.repository.state.receivers(source.number):
             sqn = receiver.acknowledged_sqn
             if not receiver.is_confirming or sqn is None or source.forwarded.get(receiver.session_id) == sqn:
                 continue
+            if connection.output_bytes > self._outbox.limits.output_bytes // 2:
+                source.has_more_acks = True
+                return
             source.forwarded[receiver.session_id] = sqn
             self.counters["forwarded"] += 1
             confirmation = DeliveryConfirmation(
@@ -228,7 +238,7 @@ class StoreSide:
                 ack_id=self.counters["forwarded"] % _SPACE,
                 session_id=receiver.session_id,
             )
-            self._outbox.put(self._connections[source.connection], confirmation.encode())
+            self._outbox.put(connection, confirmation.encode())
 
     def _release(self) -> None:
         """Drop messages of receiver-paced sources, and report to those that are blocked, or not any more."""
