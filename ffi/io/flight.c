@@ -201,7 +201,7 @@ typedef struct outgoing {
     uint64_t encoded_bytes;  /* of all */
 } outgoing;
 
-/* Returns how many numbers a message of this length takes. */
+/* Returns the count of numbers that a message of this length takes. */
 static uint32_t numbers_of(const um_flight *flight, uint32_t length)
 {
     bool is_split = flight->fragment_bytes != 0 && length > flight->fragment_bytes;
