@@ -152,6 +152,22 @@ def test_a_receiver_begins_where_it_began_at_another_store(store: Store) -> None
     assert confirmed(store) == [(3, 8)]
 
 
+@pytest.mark.parametrize("is_start", [False, True])
+def test_a_position_before_the_first_number_of_a_new_store_releases_nothing(
+    store: Store, is_start: bool
+) -> None:
+    """UP-36 UP-88: the Store replaced another, and the lower 32 bits of earlier numbers are higher."""
+    reg_id = store.source(SOURCE, "orders", more=LIMITS, first_sqn=5, is_receiver_paced=True).reg_id
+    store.keep(5, 6)
+    one = receiver(store, reg_id, 3)
+    assert one.low_sqn == 7
+    store.keep(7, 8)
+    acknowledge(store, reg_id, one.reg_id, (1 << 32) - 60, is_start=is_start)
+    again = receiver(store, reg_id, 3)
+    assert (again.low_sqn, again.high_sqn) == ((1 << 32) - 59, 8)
+    assert [(first % (1 << 32), last % (1 << 32)) for first, last in kept(store)] == [(5, 8)]
+
+
 def test_a_blocking_receiver_that_lags_stops_the_source(store: Store) -> None:
     """UP-90: the Store reports it before it acknowledges the message after which there is space for one flight only.
 

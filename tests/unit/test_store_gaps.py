@@ -426,6 +426,22 @@ def test_a_copied_message_of_a_former_life_is_the_newest_of_an_empty_store() -> 
     store = OneStore(first_sqn=5)
     number = store.side.repository.state.sources()[0].number
     assert store.side.copied(number, ReadMessage(1, 7, 2, data_of(encode_data(1, 2, b"2"))))
-    assert store.side._newest_of(number) == 2
+    newest = (
+        1 << 32
+    ) + 2  # earlier numbers exist: a Store counts from 2^32, so that none of them is negative
+    assert store.side._newest_of(number) == newest
     store.commit()
-    assert store.side.newest_sqns() == {number: 2}
+    assert store.side.newest_sqns() == {number: newest}
+
+
+def test_a_new_store_copies_and_misses_messages_from_before_the_wrap() -> None:
+    """UP-83: their lower 32 bits are higher than those of the source's current life."""
+    store = OneStore(first_sqn=5)
+    number = store.side.repository.state.sources()[0].number
+    store.keep(5, 6)
+    sqn = (1 << 32) - 2
+    assert store.side.copied(number, ReadMessage(1, 7, sqn, data_of(encode_data(1, sqn, b"before"))))
+    store.commit()
+    lap = 1 << 32
+    assert store.side.repository.ranges(number) == [(lap - 2, lap - 2), (lap + 5, lap + 6)]
+    assert store.gaps().lost_until(number, lap - 1, store.side.repository.ranges(number), lap + 5) == lap + 5

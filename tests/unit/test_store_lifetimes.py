@@ -78,12 +78,13 @@ class Store:
         topic: str,
         session_id: int = 7,
         more: dict[str, int] | None = None,
+        first_sqn: int = 0,
         **fields: int,
     ) -> RegistrationResponse:
         """Register a source with its transport session, and more configuration values."""
         values = (
             ConfigurationValue(TRANSPORT_NAME, f"session {topic}"),
-            ConfigurationValue(FIRST_SQN_NAME, "0"),
+            ConfigurationValue(FIRST_SQN_NAME, str(first_sqn)),
             *(ConfigurationValue(name, str(value)) for name, value in (more or {}).items()),
         )
         found = self.ask(connection, registration(topic, session_id, configuration=values, **fields))

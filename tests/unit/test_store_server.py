@@ -438,7 +438,8 @@ def test_the_status_names_clients_and_how_far_they_are(tmp_path: Path) -> None:
     assert found["counters"]["messages"] == 3
     (orders,) = found["sources"]
     assert (orders["topic"], orders["session_id"], orders["newest_sqn"]) == ("orders", 7, 2)
-    assert [(one["session_id"], one["acknowledged_sqn"]) for one in orders["receivers"]] == [(3, 2)]
+    (one,) = orders["receivers"]
+    assert (one["session_id"], one["pacing"], one["acknowledged_sqn"]) == (3, "none", 2)
     lines = CliRunner().invoke(command, ["store", "status", str(tmp_path)]).output.splitlines()
     assert "not running, 1 segments" in lines[0]
     assert "source orders  session 7  newest 2" in lines[1]

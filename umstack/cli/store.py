@@ -190,8 +190,9 @@ def status_command(directory: Path, as_json: bool) -> None:
         )
         for receiver in source["receivers"]:
             acknowledged = receiver["acknowledged_sqn"]
+            pacing = "" if receiver["pacing"] == "none" else f"  {receiver['pacing'].replace('_', '-')}"
             click.echo(
-                f"    receiver  session {receiver['session_id']}  acknowledged {acknowledged}  "
+                f"    receiver  session {receiver['session_id']}{pacing}  acknowledged {acknowledged}  "
                 f"active {_age(now_ns, receiver)} ago"
             )
 

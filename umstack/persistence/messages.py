@@ -63,6 +63,12 @@ def start_near(sqn: int, newest: int) -> int:
     return found - _SPACE if was_sent and found - newest > NEXT_MAX else found
 
 
+def end_near(sqn: int, newest: int) -> int:
+    """Return the 64-bit number after a consumed message with these lower 32 bits: from 0 to `newest` + 1."""
+    distance = (sqn + 1 - newest + (_SPACE >> 1)) % _SPACE - (_SPACE >> 1)
+    return min(max(newest + distance, 0), newest + 1)
+
+
 def sqn_of(message: bytes) -> int:
     """Return the number of a data message, 32 bits. Raises MalformedMessage."""
     if len(message) < _HEADER.size:

@@ -15,6 +15,7 @@ from umstack.store.repository.client_state import FILE_NAME
 from umstack.store.repository.repository import LOCK_NAME
 
 STATUS_NAME = "status.json"
+_SPACE = 1 << 32
 
 
 def disk_levels(directory: Path) -> dict[str, int]:
@@ -63,14 +64,15 @@ def read_status(directory: Path) -> dict[str, Any]:
                 "topic": source.topic,
                 "session_id": source.session_id,
                 "registration_id": source.registration_id,
-                "low_sqn": source.low_sqn,
-                "newest_sqn": newest.get(str(source.number)),
+                "low_sqn": _shown(source.low_sqn),
+                "newest_sqn": _shown(newest.get(str(source.number))),
                 "active_ns": source.active_ns,
                 "receivers": [
                     {
                         "session_id": receiver.session_id,
                         "registration_id": receiver.registration_id,
-                        "acknowledged_sqn": receiver.acknowledged_sqn,
+                        "pacing": receiver.pacing.name.lower(),
+                        "acknowledged_sqn": _shown(receiver.acknowledged_sqn),
                         "active_ns": receiver.active_ns,
                     }
                     for receiver in state.receivers(source.number)
@@ -87,6 +89,11 @@ def read_status(directory: Path) -> dict[str, Any]:
         "sources": sources,
         "counters": counters,
     }
+
+
+def _shown(sqn: int | None) -> int | None:
+    """Return a sequence number as applications see it, 32 bits; None: there is none."""
+    return None if sqn is None else sqn % _SPACE
 
 
 def _is_locked(path: Path) -> bool:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from umstack._engine.endpoint import Endpoint
-from umstack.persistence.messages import extended, start_near
+from umstack.persistence.messages import end_near, extended, start_near
 from umstack.persistence.replay_start import start_of
 from umstack.persistence.source_side import TRANSPORT_NAME
 from umstack.store.protocol.store_connections import Outbox, RequestedRange, StoreConnection
@@ -222,10 +222,10 @@ class StoreReceivers:
             return
         key = number, ack.receiver_reg_id
         if ack.is_start:
-            self._started[key] = min(extended((ack.sqn + 1) % _SPACE, newest), newest + 1)
+            self._started[key] = end_near(ack.sqn, newest)
             return
         # A receiver may consume a message before it is committed here; it repeats the acknowledgement.
-        end = min(extended((ack.sqn + 1) % _SPACE, newest), newest + 1)
+        end = end_near(ack.sqn, newest)
         if end > 0:  # otherwise nothing before number 0 was consumed
             self._consumed[key] = max(end - 1, self._consumed.get(key, end - 1))
 

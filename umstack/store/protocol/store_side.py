@@ -315,7 +315,8 @@ class StoreSide:
         self._pacing.registered(number, wanted)
         one.sources.add(number)
         one.has_registered = True
-        source.transport, source.first_sqn = transport, first_sqn
+        source.transport = transport
+        source.first_sqn = self._first_number(number, first_sqn)
         source.peers = tuple(
             one.endpoint for one in wanted.stores if one.index != wanted.store_index and one.endpoint
         )
@@ -325,10 +326,7 @@ class StoreSide:
             self._of_session[source.transport, source.topic_index] = number
             if len(self._of_session) > SESSIONS_MAX:
                 del self._of_session[next(iter(self._of_session))]
-            near = self._newest_of(number)
-            self._gaps.registered(
-                number, extended(source.first_sqn, source.first_sqn if near is None else near)
-            )
+            self._gaps.registered(number, source.first_sqn)
             self._joining.add(number)
             self._answer_if_joined(source)
         else:
@@ -575,6 +573,17 @@ class StoreSide:
         """Return the newest sqn of a source, staged or committed."""
         newest = self._newest.get(number)
         return self.repository.newest_sqn(number) if newest is None else newest
+
+    def _first_number(self, number: int, first_sqn: int) -> int:
+        """Return the 64-bit number of the first message of a source's life.
+
+        A Store without messages of the source may be one that replaced another: the numbers before the first one exist,
+        and their lower 32 bits may be higher. They must not be negative, so this Store counts from 2^32.
+        """
+        newest = self._newest_of(number)
+        if newest is not None:
+            return extended(first_sqn, newest)
+        return first_sqn + _SPACE if first_sqn else 0
 
     def newest_sqns(self) -> dict[int, int]:
         """Return the newest sqn of each source that has messages, by its number."""

@@ -152,6 +152,12 @@ class ClientState:
 
     def _prepare(self, is_read_only: bool) -> None:
         version = self._database.execute("PRAGMA user_version").fetchone()[0]
+        if 0 < version < _SCHEMA_VERSION and is_read_only:  # migrate a copy
+            copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            self._database.backup(copy)
+            self._database.close()
+            self._database = copy
+            is_read_only = False
         if version < _SCHEMA_VERSION and not is_read_only:
             with self._transaction() as database:
                 for statement in (_SCHEMA if version == 0 else "").split(";") + _ADDED.split(";"):
