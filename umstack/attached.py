@@ -10,11 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from umstack._core import lib
+from umstack._core import ffi, lib
 from umstack._engine.conditions import wait
+from umstack._engine.core_address import UNKNOWN_IP
+from umstack._engine.endpoint import Endpoint
 from umstack._engine.engine import Engine
 from umstack._engine.host_identity import host_id
 from umstack._engine.publication import Publication
+from umstack._engine.receiver_sessions import receiver_session_config
 from umstack._engine.registry import Registry
 from umstack._engine.sessions import longest_message_bytes
 from umstack._engine.source_events import Drained, ReceiverEvent
@@ -23,16 +26,18 @@ from umstack._engine.transport_address import LbtipcAddress, LbtrmAddress, Trans
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions
 from umstack.driver import DriverClient, SharedLog
 from umstack.driver.client import AttachedObject, SourceState, published_of
-from umstack.driver.protocol import NAK_CUTOFF, STALE_TAGS, log_of, text_of
+from umstack.driver.protocol import NAK_CUTOFF, STALE_TAGS, log_of, stores_of, text_of
 from umstack.errors import DriverError, NotConnected, OptionError, UmError
 from umstack.event_queue import EventQueue
 from umstack.events import Event
 from umstack.foreign_text import displayed
+from umstack.persistence.advertised import Stored, store_topic_options
+from umstack.persistence.registrations import ReceiverSession, StoredSource, StoreRegistrations
+from umstack.persistent_receiver import PersistentReceiver
 from umstack.receiver import Receiver
 from umstack.recovery import RecoveryService, endpoint_option
 from umstack.requests import RequestService
 from umstack.resolution import Resolver
-from umstack.resolution.codec import WireOption
 from umstack.source import Source
 from umstack.telemetry.reading import publication_counters
 
@@ -93,6 +98,7 @@ class AttachedSource(Source):
         "_published",
         "_refusal",
         "_sent_before",
+        "_stored",
     )
 
     def __init__(
@@ -105,16 +111,21 @@ class AttachedSource(Source):
         options: SourceOptions,
         requests: RequestService,
         recovery: RecoveryService,
+        stored: Stored | None,
     ) -> None:
         """Open the source and let the driver, and the receivers of this host, attach to its log."""
         self._driver = driver
+        self._stored = stored
         self._refusal: UmError | None = None
         self._former: Publication | None = None
         self._sent_before = self._network_events_read = 0
         session = engine.sessions.open_own(_log_options(options), longest_message_bytes(options))
         self._number = 0
         try:
-            super().__init__(engine, resolver, session, topic, topic_index, options, requests)
+            fragment_bytes = stored.fragment_bytes if stored else 0
+            super().__init__(
+                engine, resolver, session, topic, topic_index, options, requests, fragment_bytes
+            )
         except BaseException:
             engine.sessions.release(session)
             raise
@@ -126,7 +137,7 @@ class AttachedSource(Source):
             ):  # for the receivers of this host; the driver retains messages for the network
                 endpoint = self._offer_late_join(recovery)
                 log = replace(log, request_ip=endpoint.ip, request_port=endpoint.port)
-            self._number, self._published = driver.publish(topic, log, options, self)
+            self._number, self._published = driver.publish(topic, log, options, self, stored)
             lib.um_publication_hold(self._handle, False)  # an earlier driver may have ended meanwhile
             self.topic_index = self._published.topic_index
             if self._published.message_max_bytes < super().message_maximum_bytes:
@@ -134,15 +145,22 @@ class AttachedSource(Source):
                     "a transmission window this small",
                     f"where a message has up to {super().message_maximum_bytes} bytes",
                 )
-            wait(engine, self._is_attached, _ATTACHED_SECONDS)
-            if not self._log_readers():
+            # Receivers with a session id attach once the Stores know the source: _await_receivers() waits for them.
+            wait(engine, self._has_readers if stored else self._is_attached, _ATTACHED_SECONDS)
+            if not self._has_readers():
                 raise DriverError(f"the driver at {driver.path} did not attach to the log of {topic!r}")
         except BaseException:
             self.close()
             raise
 
+    def _await_receivers(self) -> None:
+        wait(self._engine, self._is_attached, _ATTACHED_SECONDS)
+
     def _log_readers(self) -> float:
         return publication_counters(self._publication)["num_clients"] or 0
+
+    def _has_readers(self) -> bool:
+        return self._log_readers() > 0
 
     def _is_attached(self) -> bool:
         return self._log_readers() >= self._published.readers
@@ -156,6 +174,11 @@ class AttachedSource(Source):
     def on_driver_lost(self) -> None:
         """Refuse new messages: no driver would publish them."""
         lib.um_publication_hold(self._handle, True)
+
+    def update_request(self, fields: dict[str, Any]) -> None:
+        """The session on the network begins with the next message, if its number must be kept there."""
+        if self._stored is not None:
+            fields["options"]["initial_sequence_number"] = str(self._next_number())
 
     def on_driver_back(self, answer: Mapping[str, Any]) -> None:
         """Send again. The log, and its readers of this host, are the same; the session on the network is new."""
@@ -191,7 +214,13 @@ class AttachedSource(Source):
         try:
             session = engine.sessions.acquire(self.options, engine.keyring.number_of(self.topic))
             try:
-                publication = Publication(engine.core, session, self.topic, former.topic_index, self.options)
+                options, fragment_bytes = self.options, 0
+                if self._stored is not None:
+                    fragment_bytes = self._stored.fragment_bytes
+                    options = replace(options, initial_sequence_number=self._next_number())
+                publication = Publication(
+                    engine.core, session, self.topic, former.topic_index, options, fragment_bytes
+                )
             except BaseException:
                 engine.sessions.release(session)
                 raise
@@ -203,10 +232,10 @@ class AttachedSource(Source):
         self.topic_index = former.topic_index
         self._publication, self._handle = publication, publication.handle
         engine.registry.add(self, publication)
-        topic_options: tuple[WireOption, ...] = ()
+        topic_options = store_topic_options(self._stored.stores) if self._stored else ()
         if self._recovery is not None:
             self._recovery.stop_serving(former)
-            topic_options = (endpoint_option(self._offer_late_join(self._recovery)),)
+            topic_options += (endpoint_option(self._offer_late_join(self._recovery)),)
         former.close()
         engine.sessions.release(former.session)
         self._resolver.advertise(self.topic, self.topic_index, session.address, self.options, topic_options)
@@ -222,6 +251,10 @@ class AttachedSource(Source):
 
     def _sent(self) -> int:
         return int(publication_counters(self._publication)["fragments_sent"] or 0) % 2**32
+
+    def _next_number(self) -> int:
+        """Return the number of the next message, while none is sent."""
+        return (self.options.initial_sequence_number + self._sent()) % 2**32
 
     def _state(self) -> SourceState:
         if self._refusal is not None:
@@ -343,7 +376,7 @@ class AttachedSource(Source):
             return super()._is_drained()
         state, sent = self._state(), self._sent()
         return state.is_drained and (
-            state.reached == sent or (state.reached == 0 and sent == self._sent_before)
+            state.reached == self._next_number() or (state.reached == 0 and sent == self._sent_before)
         )
 
     @property
@@ -423,8 +456,16 @@ class AttachedReceiver(Receiver):
         address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
         session = address_of_name(name.rpartition("[")[0])
         group = session.group if isinstance(session, LbtrmAddress) else None
+        stores = stores_of(fields)
         receivers = [one for one in objects if isinstance(one, AttachedReceiver) and one._wants(group)]
         current = {one: one._subscription.log_of(name) for one in receivers}
+        later = [one for one in receivers if current[one] not in (None, address)]
+        if stores:
+            registering = [one for one in receivers if isinstance(one, AttachedPersistentReceiver)]
+            later += [
+                one for one in registering if current[one] is None and not one.map_stored(name, log, stores)
+            ]
+            receivers = [one for one in receivers if one not in registering]
         endpoint = log.request_endpoint
         if endpoint is not None and not self._engine.tcp_peers.admits_of_session(
             endpoint.ip, name, f"late join of {self.topic!r}"
@@ -446,7 +487,7 @@ class AttachedReceiver(Receiver):
             )
         except UmError as error:
             _log.warning("%s is not received: %s", displayed(name), displayed(str(error)))
-        return [one for one in receivers if current[one] not in (None, address)]
+        return later
 
     def _wants(self, group: str | None) -> bool:
         """Return true if it receives sources on this group. An error of takes_group, which is the application's, ends
@@ -475,6 +516,9 @@ class AttachedReceiver(Receiver):
     def on_driver_lost(self) -> None:
         """Report it."""
         self._subscription.report_driver_lost()
+
+    def update_request(self, fields: dict[str, Any]) -> None:
+        """A receiver asks for the same again."""
 
     def on_driver_back(self, answer: Mapping[str, Any]) -> None:
         """Continue: the driver announces the sources."""
@@ -538,3 +582,76 @@ class AttachedReceiver(Receiver):
         super().close()
         if not was_closed and self._number:
             self._driver.end(self._number)
+
+
+class AttachedPersistentReceiver(PersistentReceiver, AttachedReceiver):
+    """A receiver with a session id whose topic a driver receives. Made by Context.receiver()."""
+
+    def __init__(
+        self,
+        through: tuple[DriverClient, RecoveryService],
+        engine: Engine,
+        resolver: Resolver,
+        registrations: StoreRegistrations,
+        topic: str,
+        options: ReceiverOptions,
+        session: ReceiverSession,
+        on_message: Callable[[Event], None] | None,
+    ) -> None:
+        """Open the receiver, and have the driver receive the topic; this process registers at the Stores."""
+        self._through = through
+        PersistentReceiver.__init__(
+            self, engine, resolver, registrations, topic, options, session, on_message
+        )
+
+    def _open(
+        self,
+        engine: Engine,
+        resolver: Resolver,
+        topic: str,
+        options: ReceiverOptions,
+        on_message: Callable[[Event], None] | None,
+    ) -> None:
+        AttachedReceiver.__init__(
+            self, engine, resolver, *self._through, topic, options, on_message, None, None
+        )
+
+    def map_stored(self, name: str, log: SharedLog, stores: tuple[Endpoint, ...]) -> bool:
+        """Attach to the log of a source with Stores. Returns false if it is not known yet where the receiver begins."""
+        address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
+        network, _, index = name.rpartition("[")
+        config = receiver_session_config(address, self.options, self._engine.core, log_key=log.key)
+        source = StoredSource(
+            self.topic,
+            int(index[:-1]),
+            network,
+            address,
+            UNKNOWN_IP,
+            ffi.new("um_session_id *", config.id),
+            stores,
+            log.topic_index,
+        )
+        registration = self._registrations.of_log(self._subscription, source)
+        if registration is None:
+            return False
+        self._recovery.expect()
+
+        def join_late(subscription: Subscription, session: Any, mapping: LateMapping) -> None:
+            self._recovery.join(subscription, session, log.topic_index, mapping, registration)
+
+        try:
+            self._note_log(address, name)
+            self._engine.map_shared_log(
+                [self._subscription],
+                address,
+                log.topic_index,
+                log.key,
+                name,
+                stores[0],
+                join_late,
+                registration.wanted_sqn,
+            )
+            registration.wanted_sqn = None
+        except UmError as error:
+            _log.warning("%s is not received: %s", displayed(name), displayed(str(error)))
+        return True

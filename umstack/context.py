@@ -18,9 +18,11 @@ from weakref import WeakSet
 
 import umstack_xdp as xdp
 from umstack._core import lib
+from umstack._engine.endpoint import Endpoint
 from umstack._engine.engine import Engine
 from umstack._engine.interface_addresses import check_multicast, context_interface
 from umstack._engine.interface_follower import InterfaceFollower
+from umstack._engine.sessions import fixed_fragment_bytes
 from umstack._engine.source_events import log_receiver_events
 from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.transport_address import LbtipcAddress, TransportAddress
@@ -47,7 +49,7 @@ from umstack.events import Event
 from umstack.foreign_text import displayed
 from umstack.hot_failover_receiver import HotFailoverReceiver
 from umstack.interface_moves import InterfaceMoves
-from umstack.persistence.advertised import stores_of
+from umstack.persistence.advertised import Stored, store_topic_options, stores_of
 from umstack.persistence.registrations import ReceiverSession, StoreRegistrations
 from umstack.persistence.session_ids import session_id_of
 from umstack.persistence.store_replay import StoreAddress
@@ -66,7 +68,6 @@ from umstack.resolution import (
     TopicPattern,
     encode_topic_name,
 )
-from umstack.resolution.codec import WireOption
 from umstack.source import Source
 from umstack.streams import Streams
 from umstack.telemetry import serve_metrics
@@ -349,15 +350,13 @@ class Context(AsyncClosing):
             self._core.check_open()
             if store is None:
                 return self._make_source(topic, chosen)
-        self._check_no_driver("store=", "which does not advertise a source's Stores")
 
-        def make_source(first_sqn: int, topic_options: tuple[WireOption, ...]) -> Source:
+        def make_source(first_sqn: int, stores: tuple[Endpoint, ...]) -> Source:
             named: SourceKeywords = {**options, "initial_sequence_number": first_sqn}
             with self._core.lifecycle:
                 self._core.check_open()
-                return self._make_source(
-                    topic, config.source_options(**named), topic_options, has_fixed_fragments=True
-                )
+                fragment_bytes = fixed_fragment_bytes(self._core, chosen.transport)
+                return self._make_source(topic, config.source_options(**named), Stored(stores, fragment_bytes))
 
         source = PersistentSource(
             make_source, self._engine.keyring, topic, store, session_id, chosen, registration_timeout
@@ -365,19 +364,13 @@ class Context(AsyncClosing):
         self._persistent_sources.add(source)
         return source
 
-    def _check_no_driver(self, what: str, why: str) -> None:
-        if self._driver is not None:
-            from umstack.attached import unsupported
-
-            raise unsupported(what, why)
-
     def _make_source(
         self,
         topic: str,
         chosen: SourceOptions,
-        topic_options: tuple[WireOption, ...] = (),
-        has_fixed_fragments: bool = False,
+        stored: Stored | None = None,
     ) -> Source:
+        """`stored`: its Stores, and the length of its fragments."""
         if self._driver is not None and chosen.transport != "lbtipc":  # LBT-IPC is in memory already
             from umstack.attached import AttachedSource
 
@@ -391,6 +384,7 @@ class Context(AsyncClosing):
                 chosen,
                 self._requests,
                 self._recovery,
+                stored,
             )
         if chosen.transport == "lbtrm":
             check_multicast(self.interface, chosen.transport_lbtrm_multicast_address)
@@ -404,12 +398,13 @@ class Context(AsyncClosing):
                 self._next_topic_index,
                 chosen,
                 self._requests,
-                has_fixed_fragments,
+                stored.fragment_bytes if stored else 0,
             )
         except BaseException:
             self._engine.sessions.release(session)
             raise
         self._next_topic_index += 1
+        topic_options = store_topic_options(stored.stores) if stored else ()
         if chosen.late_join:
             try:
                 topic_options += (endpoint_option(source._offer_late_join(self._recovery)),)
@@ -514,7 +509,6 @@ class Context(AsyncClosing):
             )
         first = receiver_start(topic, start, session_id, from_store)
         if from_store:
-            self._check_no_driver("from_store=", "which does not know the Stores of sources")
             check_replay(topic, chosen, on_message, queue, takes_group)
 
             def open_live(number: int, sqn: int | None) -> Receiver:
@@ -525,10 +519,14 @@ class Context(AsyncClosing):
             self._core.check_open()
             if session_id is None:
                 return self._make_receiver(topic, on_message, queue, takes_group, chosen)
-            self._check_no_driver("session_id=", "which does not know the Stores of sources")
-            parts = self._engine, self._resolver, self._registrations
             session = ReceiverSession(session_id_of(session_id), None if first is None else first.sqn)
-            receiver = PersistentReceiver(*parts, topic, chosen, session, on_message)
+            services = self._engine, self._resolver, self._registrations
+            if self._driver is not None:
+                from umstack.attached import AttachedPersistentReceiver
+
+                through = self._driver, self._recovery
+                return AttachedPersistentReceiver(through, *services, topic, chosen, session, on_message)
+            receiver = PersistentReceiver(*services, topic, chosen, session, on_message)
             self._resolver.query(topic, chosen)
             return receiver
 

@@ -36,7 +36,7 @@ class PersistentReceiver(Receiver):
         ```
     """
 
-    __slots__ = ("_is_explicit", "_iterated", "_read", "_registrations")
+    # No __slots__: that through a driver has two bases.
 
     def __init__(
         self,
@@ -60,20 +60,24 @@ class PersistentReceiver(Receiver):
         """The last message of each source that the application got and has not consumed yet."""
         self._iterated: UnreadRows | None = None
         """Rows that iterators yield one by one; only those that they have yielded count as read."""
-        super().__init__(
-            engine,
-            resolver,
-            topic,
-            replace(options, use_otr=1),
-            on_message and self._acknowledging(on_message),
-            None,
-        )
+        wrapped = on_message and self._acknowledging(on_message)
+        self._open(engine, resolver, topic, replace(options, use_otr=1), wrapped)
         bounded = session._replace(
             recovered_max=options.retransmit_request_maximum or None,
             pacing=Pacing(options.ume_receiver_paced_persistence),
             is_confirming=options.ume_allow_confirmed_delivery,
         )
         registrations.add_receiver(self._subscription, bounded)
+
+    def _open(
+        self,
+        engine: Engine,
+        resolver: Resolver,
+        topic: str,
+        options: ReceiverOptions,
+        on_message: Callable[[Event], None] | None,
+    ) -> None:
+        super().__init__(engine, resolver, topic, options, on_message, None)
 
     def _acknowledging(self, on_message: Callable[[Event], None]) -> Callable[[Event], None]:
         def call(event: Event) -> None:

@@ -33,7 +33,7 @@ from umstack.errors import (
     WouldBlock,
 )
 from umstack.message_properties import PropertyValue, encoded
-from umstack.persistence.advertised import store_endpoint, store_topic_options
+from umstack.persistence.advertised import store_endpoint
 from umstack.persistence.events import RegistrationRefused, SourceEvent
 from umstack.persistence.flight import FRAGMENT_HEADERS_BYTES, Packed
 from umstack.persistence.session_ids import session_id_of
@@ -43,9 +43,9 @@ from umstack.store.wire import STORES_MAXIMUM, MalformedMessage, TopicKeys
 from umstack.streams.tags import TagRefused
 
 if TYPE_CHECKING:
+    from umstack._engine.endpoint import Endpoint
     from umstack._engine.source_events import Drained
     from umstack.buffers import Buffer
-    from umstack.resolution.codec import WireOption
     from umstack.source import Source
     from umstack.telemetry.reading import Counters
 
@@ -86,7 +86,7 @@ class PersistentSource:
 
     def __init__(
         self,
-        make_source: Callable[[int, tuple[WireOption, ...]], Source],
+        make_source: Callable[[int, tuple[Endpoint, ...]], Source],
         keys: TopicKeys,
         topic: str,
         stores: Sequence[str | tuple[str, int]],
@@ -96,7 +96,7 @@ class PersistentSource:
     ) -> None:
         """Register at the Stores; called by Context.source().
 
-        `make_source` opens the source of the context, from the number of its first message and its topic options. Its
+        `make_source` opens the source of the context, from the number of its first message and its Stores. Its
         fragments have a fixed length, that of a datagram now: the numbers of messages do not depend on the path. With
         keys for the topic, the connections to the Stores have tags.
         """
@@ -139,7 +139,7 @@ class PersistentSource:
         try:
             self.first_sequence_number = self._await_first(topic, deadline)
             """Number of the first message."""
-            self._source = make_source(self.first_sequence_number, store_topic_options(endpoints))
+            self._source = make_source(self.first_sequence_number, endpoints)
         except BaseException:
             self._end_thread()
             raise
@@ -158,6 +158,7 @@ class PersistentSource:
                 f"too few Stores of {topic!r} receive its session within {timeout} s",
                 hint="check that the Stores are on the source's network: umstack doctor",
             )
+        self._source._await_receivers()
 
     def _await_first(self, topic: str, deadline: float) -> int:
         self._wait(lambda: self._side.first_sqn is not None, deadline)

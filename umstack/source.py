@@ -115,11 +115,11 @@ class Source(AsyncClosing):
         topic_index: int,
         options: SourceOptions,
         requests: RequestService,
-        has_fixed_fragments: bool = False,
+        fragment_bytes: int = 0,
     ) -> None:
         """Open the source on a session; called by Context.source().
 
-        With `has_fixed_fragments`, they have the length that one datagram carries now, whatever the path carries later.
+        `fragment_bytes` is the length of its fragments, whatever the path carries; 0: as long as the path carries.
         """
         self._requests = requests
         self.topic = topic
@@ -134,9 +134,7 @@ class Source(AsyncClosing):
         self._resolver = resolver
         self._events_read = 0
         self._recovery: RecoveryService | None = None
-        self._publication = Publication(
-            engine.core, session, topic, topic_index, options, has_fixed_fragments
-        )
+        self._publication = Publication(engine.core, session, topic, topic_index, options, fragment_bytes)
         self._handle = self._publication.handle
         engine.registry.add(self, self._publication)
 
@@ -268,6 +266,9 @@ class Source(AsyncClosing):
         key = (self.topic, self.transport)
         _blocked_sends.write(key, logging.WARNING, text, *arguments, object=displayed(self.topic))
         return now_ns
+
+    def _await_receivers(self) -> None:
+        """Wait for receivers that are about to attach, once the source is registered at its Stores."""
 
     def _error(self, result: int, doing: str) -> UmError:
         if result == lib.UM_CLOSED:

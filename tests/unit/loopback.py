@@ -55,7 +55,9 @@ PORTS = {"request_tcp_port_low": 24391, "request_tcp_port_high": 25391}
 def open_context(mode: str = "embedded", **options: Any) -> Context:
     """A context on loopback with addresses of this process."""
     chosen = {**OWN_ADDRESSES, "transport_lbtrm_datagram_max_size": DATAGRAM, **options}
-    return Context("lo", mode=mode, **{"driver": _turns[0](options), **chosen})
+    if "driver" not in options:
+        chosen["driver"] = _turns[0](options)
+    return Context("lo", mode=mode, **chosen)
 
 
 _served: dict[Path, Driver] = {}

@@ -45,9 +45,9 @@ class PausedStore(StoreServer):
 def running_store(
     directory: Path, port: int = 0, limits: StoreLimits | None = None, **options: Any
 ) -> Iterator[PausedStore]:
-    """Run a Store until the block ends. Its context has the options."""
+    """Run a Store until the block ends. Its context has the options, and no driver."""
     with (
-        open_context(**options) as context,
+        open_context(driver="none", **options) as context,
         PausedStore(context, directory, ("127.0.0.1", port), SETTINGS, limits=limits) as store,
     ):
         thread = threading.Thread(target=store.serve)

@@ -32,6 +32,8 @@ from umstack.persistent_source import PersistentSource, _longest_in_flight
 from umstack.store.repository import Repository
 from umstack.store.wire import MalformedMessage
 
+pytestmark = pytest.mark.usefixtures("way")
+
 PROPERTIES = {"urgent": True, "desk": "rates and credit", "weight": 1.5}
 MANY_PROPERTIES = {f"property {at}": "x" * 100 for at in range(12)}
 

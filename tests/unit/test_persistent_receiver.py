@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.loopback import open_context
 from tests.unit.store_thread import PausedStore, running_store
+from tests.unit.ways import ITS_SESSION, alone
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Message
 from umstack._engine import engine
@@ -19,6 +20,8 @@ from umstack.context import Context
 from umstack.errors import InvalidArgument, OptionError
 from umstack.persistent_receiver import PersistentReceiver
 from umstack.persistent_source import PersistentSource
+
+pytestmark = pytest.mark.usefixtures("way")
 
 
 @pytest.fixture
@@ -79,6 +82,7 @@ def test_a_restarted_source_is_one_stream_to_its_receivers(
     assert received == list(range(300))
 
 
+@alone(ITS_SESSION)
 def test_a_source_that_cannot_be_joined_at_first_is_received_from_where_it_was(
     stores: list[PausedStore],
     context: Context,

@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.loopback import open_context
 from tests.unit.store_thread import PausedStore, running_store
+from tests.unit.ways import FULL_LOG, alone
 from tests.waiting import SECONDS, wait_for
 from umstack._engine.endpoint import Endpoint
 from umstack.context import Context
@@ -19,6 +20,8 @@ from umstack.persistence.advertised import store_endpoint, store_topic_options, 
 from umstack.persistence.events import FlightSize, MessageStable
 from umstack.persistence.session_ids import SESSION_ID_MAXIMUM, session_id_of
 from umstack.resolution.codec import WireOption
+
+pytestmark = pytest.mark.usefixtures("way")
 
 
 @pytest.fixture
@@ -97,6 +100,7 @@ def test_a_blocked_send_leaves_the_source_usable(store: PausedStore, context: Co
         assert any(isinstance(event, FlightSize) and not event.is_over for event in events)
 
 
+@alone(FULL_LOG)
 def test_a_send_of_many_counts_what_the_rate_let_through(store: PausedStore) -> None:
     """A caller that sends the rest again repeats no message."""
     flight = {"ume_flight_size": 1000, "ume_flight_size_bytes": 0}
@@ -202,6 +206,7 @@ def test_nothing_is_sent_once_close_has_listed_the_messages_in_flight(
     assert len(refused) == 2
 
 
+@alone(FULL_LOG)
 def test_messages_that_the_transport_does_not_take_are_not_in_flight(store: PausedStore) -> None:
     """UP-55: a long batch enters the flight in parts: the whole of it, at each attempt, takes longer than a timeout."""
     options = {"ume_flight_size": 10, "ume_flight_size_behavior": "notify"}

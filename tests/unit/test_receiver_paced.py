@@ -20,6 +20,8 @@ from umstack.persistence.session_ids import session_id_of
 from umstack.persistent_source import PersistentSource
 from umstack.store.protocol import StoreLimits
 
+pytestmark = pytest.mark.usefixtures("way")
+
 LIMITS = StoreLimits(allows_receiver_pacing=True, state_lifetime_ns=1_000_000_000)
 PAYLOAD = 1000
 

@@ -27,6 +27,8 @@ from umstack.persistence.store_replay import StoreReplay
 from umstack.store import connections
 from umstack.store.repository import Repository
 
+pytestmark = pytest.mark.usefixtures("way")
+
 _SESSION = 3
 _AWAY = ("127.0.0.1", 1)
 

@@ -271,15 +271,19 @@ class Engine:
         source: str,
         request_port: Endpoint | None = None,
         join_late: Callable[[Subscription, Any, LateMapping], None] | None = None,
+        start_sqn: int | None = None,
     ) -> None:
         """Map a source that reaches receivers through a shared log of this host, under the source's name.
 
-        `request_port` and `join_late` are as those of map_source().
+        `request_port` and `join_late` are as those of map_source(). `start_sqn` is the first message that is wanted; None:
+        where its last log ended.
         """
         requests: list[MappingRequest] = []
         for one in subscriptions:
             config = receiver_session_config(address, one.options, self.core, log_key=log_key)
-            requests.append(MappingRequest(one, config, topic_index, source, request_port, log=address))
+            requests.append(
+                MappingRequest(one, config, topic_index, source, request_port, start_sqn, address)
+            )
         for mapped in self._map(requests, join_late):
             if mapped.result not in (0, -errno.EEXIST, lib.UM_CLOSED):
                 self.core.check(mapped.result, f"attaching to the log of {source}")

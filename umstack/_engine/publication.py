@@ -10,8 +10,6 @@ from umstack._engine.sessions import SourceSession
 from umstack.config import SourceOptions
 
 _EXPLICIT_BATCH_BYTES = 262144
-_HEADERS_BYTES = 128
-"""Space for the headers of a datagram with one message."""
 
 
 class Publication:
@@ -26,19 +24,17 @@ class Publication:
         topic: str,
         topic_index: int,
         options: SourceOptions,
-        has_fixed_fragments: bool = False,
+        fragment_bytes: int = 0,
     ) -> None:
         """Open it on a session that the caller owns.
 
-        With `has_fixed_fragments`, they have the length that one datagram carries now, whatever the path carries later.
+        `fragment_bytes` is the length of its fragments, whatever the path carries; 0: as long as the path carries.
         """
         self.topic = topic
         self.topic_index = topic_index
         self.session = session
-        self.fragment_bytes = 0
+        self.fragment_bytes = fragment_bytes
         """Length of its fragments; 0: as long as the path carries."""
-        if has_fixed_fragments:
-            self.fragment_bytes = min(core.datagram_bytes, session.datagram_max_bytes) - _HEADERS_BYTES
         self.handle: Any = None
         config = ffi.new("um_source_config *")
         config.topic_index = topic_index

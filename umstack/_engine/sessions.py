@@ -52,6 +52,8 @@ enough."""
 _STREAM_PUBLICATION_WINDOW_BYTES = 512 * 1024
 """How many bytes publishers may be ahead of connections that are full."""
 _SHARED_CAPACITY_STEP_BYTES = 64
+_HEADERS_BYTES = 128
+"""Space for the headers of a datagram with one message."""
 _UNNAMED = "auto"
 _records = RepeatedRecords(logging.getLogger("umstack.source"))
 
@@ -161,6 +163,15 @@ def _fill_datagram_source(config: Any, core: CoreContext, options: SourceOptions
         place.ip, place.mask = core_network(network)
     config.repair_budget_bps = rates_of(core.options, options.transport).retransmit
     config.nak_cutoff_interval_ns = own.nak_cutoff_interval_ns
+
+
+def fixed_fragment_bytes(core: CoreContext, transport: str) -> int:
+    """Return the length of fragments that does not depend on the path: what one datagram carries now.
+
+    Raises:
+        OptionError: As for the session.
+    """
+    return min(core.datagram_bytes, _datagram_max_bytes(core, transport)) - _HEADERS_BYTES
 
 
 def _datagram_max_bytes(core: CoreContext, transport: str) -> int:

@@ -45,6 +45,7 @@ from umstack.driver.protocol import (
 )
 from umstack.errors import DriverError, UmError
 from umstack.foreign_text import displayed
+from umstack.persistence.advertised import Stored
 
 _ANSWER_SECONDS = 10.0
 _SEARCH_INTERVAL_SECONDS = 0.1
@@ -188,6 +189,9 @@ class AttachedObject(Protocol):
     def on_driver_lost(self) -> None:
         """Its driver has ended, and the client looks for it."""
 
+    def update_request(self, fields: dict[str, Any]) -> None:
+        """Change what the request to the next driver must state."""
+
     def on_driver_back(self, answer: Mapping[str, Any]) -> None:
         """A driver serves it again."""
 
@@ -316,12 +320,23 @@ class DriverClient:
         return self._open("receive", fields, receiver, waits=False)[0]
 
     def publish(
-        self, topic: str, log: SharedLog, options: SourceOptions, source: AttachedObject
+        self,
+        topic: str,
+        log: SharedLog,
+        options: SourceOptions,
+        source: AttachedObject,
+        stored: Stored | None = None,
     ) -> tuple[int, PublishedSource]:
         """Have the messages of a source's shared log published. Returns its number. Raises DriverError, and the errors
         of Context.source().
         """
-        fields = {"topic": topic, "options": _as_text(Scope.SOURCE, options), **asdict(log)}
+        fields = {
+            "topic": topic,
+            "options": _as_text(Scope.SOURCE, options),
+            **asdict(log),
+            "stores": stored.stores if stored else (),
+            "fragment_bytes": stored.fragment_bytes if stored else 0,
+        }
         number, answer = self._open("publish", fields, source, waits=True)
         try:
             return number, published_of(answer)
@@ -612,6 +627,7 @@ class DriverClient:
                 del answers[number]
             for number, request in missing.items():
                 try:
+                    request.object.update_request(request.fields)
                     answers[number] = self._ask_here(request.do, request.fields)
                     request.object.check_answer(answers[number])
                     if request.do == "publish":

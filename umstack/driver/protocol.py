@@ -9,7 +9,7 @@ it is in shared logs, to which both sides attach by LBT-IPC (docs/ipc.md).
       {do: receive, id, topic, options,
        cut_off}                           ------->
                                           <-------    for each source, before the reply or at any later time:
-                                          <-------    {do: source, id, name, LOG}
+                                          <-------    {do: source, ids, name, LOG, stores}
                                           <-------    {reply, keyed}
                                           <-------    {do: event, ids, name, kind}: of the source, for receivers
       {do: nak_cutoff, id, enabled}       ------->    for a receiver
@@ -17,7 +17,7 @@ it is in shared logs, to which both sides attach by LBT-IPC (docs/ipc.md).
       {do: unconnected, id}               ------->    sources of a receiver that would not reach the driver yet
                                           <-------    {reply, unconnected}
       {do: publish, id, topic, options,
-       LOG}                               ------->
+       LOG, stores, fragment_bytes}       ------->            the last two for a source with Stores
                                           <-------    {reply, keyed, name, topic_index, readers, message_max}
       {do: state, id}                     ------->
                                           <-------    {reply, attached, connected, receivers, local, readers,
@@ -31,7 +31,8 @@ Each request has a number of its own, `request`, which `reply` returns. `id` is 
 or source. `cut_off` is true if no NAK is wanted for the receiver. `keyed` is true if datagrams of the topic carry tags.
 LOG is session_id, transport_id, topic_index and key of a shared log, which refuses processes without the key, and
 request_ip and request_port of the source of its messages, which serves the messages that it retains to receivers that
-join late; the port is 0, or left out, if it retains none. A refusal has `error` instead of other fields: kind, message,
+join late; the port is 0, or left out, if it retains none. `stores` is a list of [ip, port], empty for a source without
+Stores, and `fragment_bytes` the length of the source's fragments, of which each has a topic sequence number. A refusal has `error` instead of other fields: kind, message,
 hint and errno. A side that gets anything else closes the connection.
 """
 
@@ -59,10 +60,12 @@ from umstack.errors import (
     Unsupported,
 )
 from umstack.foreign_text import displayed
+from umstack.persistence.advertised import Stored
+from umstack.store.wire import STORES_MAXIMUM
 
-VERSION_LOW = 3
+VERSION_LOW = 4
 """The lowest version of the protocol that this build speaks."""
-VERSION_HIGH = 3
+VERSION_HIGH = 4
 """The highest version of the protocol that this build speaks."""
 MESSAGE_MAX_BYTES = 16384
 NUMBER_MAX = 2**32 - 1
@@ -242,14 +245,34 @@ def log_of(fields: Mapping[str, Any]) -> SharedLog:
 def _request_endpoint_of(fields: Mapping[str, Any]) -> tuple[str, int]:
     if not fields.get("request_port"):
         return "", 0
-    port, ip = number_of(fields, "request_port", 65535), text_of(fields, "request_ip")
+    return _endpoint_of({"ip": fields.get("request_ip"), "port": fields["request_port"]})
+
+
+def _endpoint_of(fields: Mapping[str, Any]) -> Endpoint:
+    port, ip = number_of(fields, "port", 65535), text_of(fields, "ip")
     try:
         first = ipaddress.IPv4Address(ip).packed[0]
     except ValueError:
         first = 0
     if not 0 < first < 224:
-        raise malformed("request_ip is no IPv4 address of a host")
-    return ip, port
+        raise malformed("an address is no IPv4 address of a host")
+    return Endpoint(ip, port)
+
+
+def stores_of(fields: Mapping[str, Any]) -> tuple[Endpoint, ...]:
+    """Return the Stores of a source. Raises DriverError."""
+    value = fields.get("stores")
+    if not isinstance(value, list) or len(value) > STORES_MAXIMUM:
+        raise malformed(f"stores is no list of up to {STORES_MAXIMUM}")
+    if not all(isinstance(one, list) and len(one) == 2 for one in value):
+        raise malformed("stores is no list of pairs")
+    return tuple(_endpoint_of({"ip": ip, "port": port}) for ip, port in value)
+
+
+def stored_of(fields: Mapping[str, Any]) -> Stored | None:
+    """Return the Stores of a source to publish; None if it has none. Raises DriverError."""
+    stores = stores_of(fields)
+    return Stored(stores, number_of(fields, "fragment_bytes")) if stores else None
 
 
 def topic_of(fields: Mapping[str, Any]) -> str:

@@ -30,6 +30,7 @@ from umstack.driver.protocol import (
     number_of,
     options_of,
     refusal_fields,
+    stored_of,
     topic_of,
 )
 from umstack.driving.topics import DriverContext, PublishedTopic, ReceivedTopic, SharedSource, key_of
@@ -405,7 +406,10 @@ class Driver:
 
         An application attaches all its receivers at once, so that they get the same messages.
         """
-        return self._send_each(wanting, {"do": "source", "name": source.name, **asdict(source.log)})
+        return self._send_each(
+            wanting,
+            {"do": "source", "name": source.name, **asdict(source.log), "stores": source.stores},
+        )
 
     def _send_each(self, wanting: Iterable[tuple[_Application, int]], fields: Mapping[str, Any]) -> int:
         """Send a message about receivers to their applications. Returns the number of applications."""
@@ -442,7 +446,8 @@ class Driver:
                 errno=errno.EUSERS,
             )
         topic = topic_of(fields)
-        source = PublishedTopic(self._context, topic, options_of(fields, Scope.SOURCE), log_of(fields))
+        options, log = options_of(fields, Scope.SOURCE), log_of(fields)
+        source = PublishedTopic(self._context, topic, options, log, stored_of(fields))
         with self._lock:
             application.sources[number] = source
             wanting = [

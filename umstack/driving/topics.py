@@ -10,14 +10,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from umstack._core import lib
+from umstack._engine.endpoint import Endpoint
 from umstack._engine.host_identity import host_id
 from umstack._engine.publication import Publication
 from umstack._engine.queue_memory import QueueMemory
 from umstack._engine.receiver_sessions import receiver_session_config
 from umstack._engine.source_events import ReceiverEvent, given_up, receiver_events
+from umstack._engine.sessions import fixed_fragment_bytes
 from umstack._engine.subscription import MappingRequest, Subscription, map_sources
-from umstack._engine.transport_address import LbtipcAddress
-from umstack.config import Config, ReceiverOptions
+from umstack._engine.transport_address import LbtipcAddress, address_of_name
+from umstack.config import Config, ReceiverOptions, Scope
 from umstack.context import Context
 from umstack.driver import SharedLog
 from umstack.driving.relay import NOT_READY, Relay, RelayThreads
@@ -25,6 +27,7 @@ from umstack.driving.threads import DedicatedThreads, SharedThread
 from umstack.errors import OptionError
 from umstack.event_queue import EventQueue
 from umstack.events import Event
+from umstack.persistence.advertised import Stored, stores_of
 from umstack.receiver import Receiver
 from umstack.telemetry.reading import publication_counters, session_counters
 
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from umstack._engine.transport_address import TransportAddress
     from umstack.config.keywords import SourceKeywords
     from umstack.resolution import DonatedResolver
+    from umstack.source import Source
 
 _ATTACHED_SECONDS = 1.0
 _REPORTED_RECEIVERS_MAX = 128
@@ -118,6 +122,29 @@ class DriverContext(Context):
     def _report(self, *, repeats_sessions: bool = True) -> dict[str, Any]:
         return {**super()._report(repeats_sessions=repeats_sessions), "driver": "serves"}
 
+    def stores_of(self, topic: str, name: str) -> tuple[Endpoint, ...]:
+        """Return the Stores of a source that was found, by its name. Any thread."""
+        session, _, index = name.rpartition("[")
+        address = address_of_name(session)
+        return () if address is None else stores_of(self._resolver.topic_options(topic, int(index[:-1]), address))
+
+    def stored_source(self, topic: str, options: Mapping[str, str], stored: Stored) -> Source:
+        """Open the source of an application that registers it at its Stores itself.
+
+        Raises:
+            UmError: As source(); also for fragments that do not fit the datagrams of this context.
+        """
+        chosen = self._config.of_topic(Scope.SOURCE, topic).source_options(**cast("SourceKeywords", options))
+        longest = fixed_fragment_bytes(self._core, chosen.transport)
+        if not 0 < stored.fragment_bytes <= longest:
+            raise OptionError(
+                f"fragments of {stored.fragment_bytes} bytes do not fit the driver's datagrams, which carry {longest}",
+                hint="give the application and the driver the same datagram sizes",
+            )
+        with self._core.lifecycle:
+            self._core.check_open()
+            return self._make_source(topic, chosen, stored)
+
     @property
     def engine(self) -> Engine:
         """The engine, for the driver's queues and logs."""
@@ -130,6 +157,7 @@ class SharedSource:
 
     name: str
     log: SharedLog
+    stores: tuple[Endpoint, ...] = ()
 
 
 @dataclass(slots=True)
@@ -236,7 +264,7 @@ class ReceivedTopic:
         log = SharedLog(address.session_id, transport_id, topic_index, session.log_key)
         if (endpoint := self._receiver._subscription.request_port_of(name)) is not None:
             log = replace(log, request_ip=endpoint.ip, request_port=endpoint.port)
-        return _Output(session, publication, SharedSource(name, log))
+        return _Output(session, publication, SharedSource(name, log, self._context.stores_of(self.topic, name)))
 
     def _longest_message_bytes(self) -> int:
         """Return the limit that applications have set, 0 without one."""
@@ -302,9 +330,14 @@ class PublishedTopic:
     )
 
     def __init__(
-        self, context: DriverContext, topic: str, options: Mapping[str, str], log: SharedLog
+        self,
+        context: DriverContext,
+        topic: str,
+        options: Mapping[str, str],
+        log: SharedLog,
+        stored: Stored | None,
     ) -> None:
-        """Begin to publish the messages of a log.
+        """Begin to publish the messages of a log. Those of a source with Stores keep their numbers.
 
         Raises:
             UmError: As Context.source().
@@ -313,7 +346,11 @@ class PublishedTopic:
         self.ended = threading.Event()
         """Set when the application's session has ended and all of its messages were published."""
         engine = context.engine
-        self._source = context.source(topic, **cast("SourceKeywords", options))
+        self._source = (
+            context.source(topic, **cast("SourceKeywords", options))
+            if stored is None
+            else context.stored_source(topic, options, stored)
+        )
         self._local_receivers = self._local_processes = 0
         try:
             chosen = Config().receiver_options()
@@ -327,11 +364,11 @@ class PublishedTopic:
                 endpoint.ip, context.interface.address or "", f"late join of {topic!r}"
             ):
                 log = replace(log, request_ip="", request_port=0)
-            self.shared = SharedSource(name, log)
+            self.shared = SharedSource(name, log, stored.stores if stored else ())
             self._relay = Relay(
                 self._memory,
                 context.relay_threads,
-                keeps_numbers=False,
+                keeps_numbers=stored is not None,
                 on_unknown=lambda _name: self._source._publication.handle,
                 on_ended=lambda _name: self.ended.set(),
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from umstack._engine.endpoint import Endpoint
 from umstack.errors import InvalidArgument
@@ -16,6 +17,14 @@ _STORE_BODY = struct.Struct("!BBHH4sI")
 _EXTENDED_FUNCTION_BODY = struct.Struct("!HHH4sI")
 _PERSISTENCE = 0x2
 _MULTICAST = 224
+
+
+class Stored(NamedTuple):
+    """What sets the source of a topic that Stores keep apart from others."""
+
+    stores: tuple[Endpoint, ...]
+    fragment_bytes: int
+    """Length of its fragments: the numbers of its messages do not depend on the path."""
 
 
 def store_endpoint(store: str | tuple[str, int]) -> Endpoint:
@@ -62,4 +71,4 @@ def stores_of(options: Iterable[WireOption]) -> tuple[Endpoint, ...]:
     return tuple(found[index] for index in range(len(found))) if set(found) == set(range(len(found))) else ()
 
 
-__all__ = ["store_endpoint", "store_topic_options", "stores_of"]
+__all__ = ["Stored", "store_endpoint", "store_topic_options", "stores_of"]

@@ -105,6 +105,8 @@ class ReceiverSide:
         self.session_id = session_id
         self.transport = transport
         self.topic_index = topic_index
+        self.mapped_topic_index = topic_index
+        """The number of the topic for the fetch. That of a driver's log may differ from the one at the Stores."""
         self._stores = [_Store(endpoint) for endpoint in stores]
         self._quorum = len(stores) // 2 + 1
         self._first_connected_ns: int | None = None
@@ -410,7 +412,7 @@ class ReceiverSide:
         if self._wanted.pop(found, None) is not None:
             self._near = max(self._near or 0, found)
             # It may be stored under the topic index of a former life of the source.
-            self._answers.append(with_topic_index(message, self.topic_index))
+            self._answers.append(with_topic_index(message, self.mapped_topic_index))
 
     def _on_missing(self, store: int, answer: RetainedRange, now_ns: int) -> None:
         sqn = extended(answer.request_index, self._near or 0)

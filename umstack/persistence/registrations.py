@@ -74,13 +74,20 @@ class StoredSource:
     address: TransportAddress
     advertiser: str
     session: Any
-    """A copy of the core's um_session_id."""
+    """A copy of the core's um_session_id; through a driver, that of the source's log."""
     stores: tuple[Endpoint, ...]
+    log_topic_index: int | None = None
+    """The number of the topic in the source's log; None: the source reaches the receiver without a driver."""
 
     @property
     def name(self) -> str:
         """The source's name in messages."""
         return f"{self.transport}[{self.topic_index}]"
+
+    @property
+    def mapped_topic_index(self) -> int:
+        """The number of the topic in the session that the core has mapped."""
+        return self.topic_index if self.log_topic_index is None else self.log_topic_index
 
 
 class StoreRegistration:
@@ -97,7 +104,6 @@ class StoreRegistration:
         counters: StreamCounters,
     ) -> None:
         self.subscription = subscription
-        self.source = source
         self.side = ReceiverSide(
             source.topic,
             session.number,
@@ -109,9 +115,12 @@ class StoreRegistration:
             session.pacing,
             session.is_confirming,
         )
+        self.follow(source)
         self.is_open = True
         self.wanted_sqn: int | None = None
-        """The first message to deliver, if the source could not be mapped at its start."""
+        """The first message to deliver, while the source is not mapped yet."""
+        self.has_started = False
+        """True once the Stores agreed on the first message: the source may be mapped."""
         self._on_start: Callable[[StoreRegistration, int], None] | None = on_start
         self._counters = counters
         self._links = [
@@ -127,6 +136,11 @@ class StoreRegistration:
         self._looked_ns = 0
         self._high_sqn: int | None = None
         """The newest number that the Stores had one look ago."""
+
+    def follow(self, source: StoredSource) -> None:
+        """Continue with the same source, which may have another log."""
+        self.source = source
+        self.side.mapped_topic_index = source.mapped_topic_index
 
     # The fetch
 
@@ -219,7 +233,7 @@ class StoreRegistration:
             high, self._high_sqn = self._high_sqn, self.side.high_sqn
             if high is not None:  # they have had it for a while, so it is not on its way here
                 source = self.source
-                self.subscription.note_stored(source.session, source.topic_index, high)
+                self.subscription.note_stored(source.session, source.mapped_topic_index, high)
 
     def _connect(self, at: int, now_ns: int) -> None:
         try:
@@ -336,6 +350,17 @@ class StoreRegistrations:
             self._streams.loop.add_work(self._run)
         self._streams.loop.submit(partial(self._register, subscription, source, selector))
 
+    def of_log(self, subscription: Subscription, source: StoredSource) -> StoreRegistration | None:
+        """Return the registration for a source whose log a driver has announced, once the log may be mapped."""
+        key = subscription, source.name
+        known = self._registrations.get(key)
+        if known is not None and known.has_started:
+            known.follow(source)
+            return known
+        if key not in self._by_name and subscription in self._sessions:
+            self._found(subscription, source)
+        return None
+
     def acknowledge(self, subscription: Subscription, consumed: dict[str, int]) -> None:
         """The application consumed the messages of these sources up to these numbers."""
         with self._lock:
@@ -360,6 +385,7 @@ class StoreRegistrations:
             return
         known = self._by_name.get(key)
         if known is not None:
+            known.follow(source)
             if known is self._registrations.get(key) and known.side.start_sqn is not None:
                 self._start(known, known.wanted_sqn)
             return
@@ -379,7 +405,7 @@ class StoreRegistrations:
             if not former.side.identity & registration.side.identity:
                 continue
             position = subscription.unmap(
-                former.source.session, former.source.topic_index, former.source.name
+                former.source.session, former.source.mapped_topic_index, former.source.name
             )
             if position is not None and (position - start_sqn) % (1 << 32) < 1 << 31:
                 start_sqn = position
@@ -392,6 +418,9 @@ class StoreRegistrations:
     def _start(self, registration: StoreRegistration, start_sqn: int | None) -> None:
         """Map the source: begin to deliver at this number, or where its last session stopped."""
         source = registration.source
+        registration.wanted_sqn, registration.has_started = start_sqn, True
+        if source.log_topic_index is not None:
+            return  # it is mapped when its log is announced again
         self._recovery.expect()
 
         def join(subscription: Subscription, session: Any, mapping: LateMapping) -> None:

@@ -56,7 +56,7 @@ class Resolver(Closing):
         )
 
     def topic_options(self, topic: str, index: int, address: TransportAddress) -> tuple[WireOption, ...]:
-        """Return the options of a source's newest advertisement. On the agent's thread."""
+        """Return the options of a source's newest advertisement. Any thread."""
         return self._agent.machine.topic_options(topic, index, address)
 
     def withdraw(self, topic: str, index: int, address: TransportAddress) -> None:

@@ -211,15 +211,18 @@ void um_source_number_next(um_source *source, uint32_t sqn)
     atomic_store_explicit(&source->next_sqn, next_sqn + left_out, memory_order_relaxed);
 }
 
-/* Stores the plan of `count` fragments of equal length, the last of which may be shorter. Returns 0, -EINVAL or
- * -EMSGSIZE. */
+/* Stores the plan of `count` fragments, the last of which may be shorter: of the source's fixed length, or of equal
+ * length. Returns 0, -EINVAL or -EMSGSIZE. */
 static int plan_fragments(const um_source *source, uint32_t count, bool has_send_time, message_with_options *m)
 {
-    uint32_t chunk = count == 0 ? 0 : m->length / count + (m->length % count != 0);
-    if (count == 0 || (count > 1 && (uint64_t)(count - 1) * chunk >= m->length))
+    bool is_fixed = source->fragment_bytes != 0;
+    uint32_t chunk = is_fixed ? source->fragment_bytes : count == 0 ? 0 : m->length / count + (m->length % count != 0);
+    if (count == 0 || (uint64_t)count * chunk < m->length || (count > 1 && (uint64_t)(count - 1) * chunk >= m->length))
         return -EINVAL;
     uint32_t overhead = um_lbmc_overhead(count > 1, false, has_send_time) + m->options.length;
-    uint32_t body_max = atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
+    const um_source_session *session = source->session;
+    uint32_t body_max = is_fixed ? session->config.datagram_max_bytes - um_source_session_overhead_bytes(session)
+                                 : atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed);
     if (m->length > um_source_message_max(source) || overhead + chunk > body_max)
         return -EMSGSIZE;
     uint32_t last = m->length - (count - 1) * chunk;
