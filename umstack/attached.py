@@ -10,14 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from umstack._core import ffi, lib
+from umstack._core import lib
 from umstack._engine.conditions import wait
-from umstack._engine.core_address import UNKNOWN_IP
 from umstack._engine.endpoint import Endpoint
 from umstack._engine.engine import Engine
 from umstack._engine.host_identity import host_id
 from umstack._engine.publication import Publication
-from umstack._engine.receiver_sessions import receiver_session_config
 from umstack._engine.registry import Registry
 from umstack._engine.sessions import longest_message_bytes
 from umstack._engine.source_events import Drained, ReceiverEvent
@@ -32,8 +30,6 @@ from umstack.event_queue import EventQueue
 from umstack.events import Event
 from umstack.foreign_text import displayed
 from umstack.persistence.advertised import Stored, store_topic_options
-from umstack.persistence.registrations import ReceiverSession, StoredSource, StoreRegistrations
-from umstack.persistent_receiver import PersistentReceiver
 from umstack.receiver import Receiver
 from umstack.recovery import RecoveryService, endpoint_option
 from umstack.requests import RequestService
@@ -123,9 +119,7 @@ class AttachedSource(Source):
         self._number = 0
         try:
             fragment_bytes = stored.fragment_bytes if stored else 0
-            super().__init__(
-                engine, resolver, session, topic, topic_index, options, requests, fragment_bytes
-            )
+            super().__init__(engine, resolver, session, topic, topic_index, options, requests, fragment_bytes)
         except BaseException:
             engine.sessions.release(session)
             raise
@@ -460,12 +454,13 @@ class AttachedReceiver(Receiver):
         receivers = [one for one in objects if isinstance(one, AttachedReceiver) and one._wants(group)]
         current = {one: one._subscription.log_of(name) for one in receivers}
         later = [one for one in receivers if current[one] not in (None, address)]
-        if stores:
-            registering = [one for one in receivers if isinstance(one, AttachedPersistentReceiver)]
-            later += [
-                one for one in registering if current[one] is None and not one.map_stored(name, log, stores)
-            ]
-            receivers = [one for one in receivers if one not in registering]
+        shared: list[AttachedReceiver] = []
+        for one in receivers:
+            is_mapped = one._map_registered(name, log, stores) if stores and current[one] is None else None
+            if is_mapped is None:
+                shared.append(one)
+            elif not is_mapped:
+                later.append(one)
         endpoint = log.request_endpoint
         if endpoint is not None and not self._engine.tcp_peers.admits_of_session(
             endpoint.ip, name, f"late join of {self.topic!r}"
@@ -475,7 +470,7 @@ class AttachedReceiver(Receiver):
         def join_late(subscription: Subscription, session: Any, mapping: LateMapping) -> None:
             self._recovery.join(subscription, session, log.topic_index, mapping)
 
-        ready = [one for one in receivers if current[one] is None]
+        ready = [one for one in shared if current[one] is None]
         try:
             if endpoint is not None and ready:
                 self._recovery.expect()
@@ -488,6 +483,11 @@ class AttachedReceiver(Receiver):
         except UmError as error:
             _log.warning("%s is not received: %s", displayed(name), displayed(str(error)))
         return later
+
+    def _map_registered(self, name: str, log: SharedLog, stores: tuple[Endpoint, ...]) -> bool | None:
+        """Attach to the log of a source with Stores, if the receiver registers there. Returns None if it does not, and
+        false while it is not known where it begins.
+        """
 
     def _wants(self, group: str | None) -> bool:
         """Return true if it receives sources on this group. An error of takes_group, which is the application's, ends
@@ -582,76 +582,3 @@ class AttachedReceiver(Receiver):
         super().close()
         if not was_closed and self._number:
             self._driver.end(self._number)
-
-
-class AttachedPersistentReceiver(PersistentReceiver, AttachedReceiver):
-    """A receiver with a session id whose topic a driver receives. Made by Context.receiver()."""
-
-    def __init__(
-        self,
-        through: tuple[DriverClient, RecoveryService],
-        engine: Engine,
-        resolver: Resolver,
-        registrations: StoreRegistrations,
-        topic: str,
-        options: ReceiverOptions,
-        session: ReceiverSession,
-        on_message: Callable[[Event], None] | None,
-    ) -> None:
-        """Open the receiver, and have the driver receive the topic; this process registers at the Stores."""
-        self._through = through
-        PersistentReceiver.__init__(
-            self, engine, resolver, registrations, topic, options, session, on_message
-        )
-
-    def _open(
-        self,
-        engine: Engine,
-        resolver: Resolver,
-        topic: str,
-        options: ReceiverOptions,
-        on_message: Callable[[Event], None] | None,
-    ) -> None:
-        AttachedReceiver.__init__(
-            self, engine, resolver, *self._through, topic, options, on_message, None, None
-        )
-
-    def map_stored(self, name: str, log: SharedLog, stores: tuple[Endpoint, ...]) -> bool:
-        """Attach to the log of a source with Stores. Returns false if it is not known yet where the receiver begins."""
-        address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
-        network, _, index = name.rpartition("[")
-        config = receiver_session_config(address, self.options, self._engine.core, log_key=log.key)
-        source = StoredSource(
-            self.topic,
-            int(index[:-1]),
-            network,
-            address,
-            UNKNOWN_IP,
-            ffi.new("um_session_id *", config.id),
-            stores,
-            log.topic_index,
-        )
-        registration = self._registrations.of_log(self._subscription, source)
-        if registration is None:
-            return False
-        self._recovery.expect()
-
-        def join_late(subscription: Subscription, session: Any, mapping: LateMapping) -> None:
-            self._recovery.join(subscription, session, log.topic_index, mapping, registration)
-
-        try:
-            self._note_log(address, name)
-            self._engine.map_shared_log(
-                [self._subscription],
-                address,
-                log.topic_index,
-                log.key,
-                name,
-                stores[0],
-                join_late,
-                registration.wanted_sqn,
-            )
-            registration.wanted_sqn = None
-        except UmError as error:
-            _log.warning("%s is not received: %s", displayed(name), displayed(str(error)))
-        return True

@@ -356,7 +356,9 @@ class Context(AsyncClosing):
             with self._core.lifecycle:
                 self._core.check_open()
                 fragment_bytes = fixed_fragment_bytes(self._core, chosen.transport)
-                return self._make_source(topic, config.source_options(**named), Stored(stores, fragment_bytes))
+                return self._make_source(
+                    topic, config.source_options(**named), Stored(stores, fragment_bytes)
+                )
 
         source = PersistentSource(
             make_source, self._engine.keyring, topic, store, session_id, chosen, registration_timeout
@@ -522,7 +524,7 @@ class Context(AsyncClosing):
             session = ReceiverSession(session_id_of(session_id), None if first is None else first.sqn)
             services = self._engine, self._resolver, self._registrations
             if self._driver is not None:
-                from umstack.attached import AttachedPersistentReceiver
+                from umstack.attached_persistent_receiver import AttachedPersistentReceiver
 
                 through = self._driver, self._recovery
                 return AttachedPersistentReceiver(through, *services, topic, chosen, session, on_message)

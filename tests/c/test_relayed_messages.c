@@ -73,6 +73,32 @@ TEST("UM-42 UM-57", "a relayed message has as many fragments as it had, whatever
     session_close(f);
 }
 
+TEST("UP-24 W13", "a source with a fixed fragment length relays fragments of that length, and no others")
+{
+    um_source_session_config config = default_config();
+    fixture *f = session_open(&config);
+    um_source *source = source_open(f, ORDERS, 0);
+    source->fragment_bytes = 400;
+    CHECK_EQ(relay(f, source, 1000, 7, 9, 0), 9);
+    um_source_flush(source, f->now_ns, &f->actions);
+    run_sender(f);
+    uint32_t lengths[3] = {0};
+    for (uint32_t i = 0; i < f->link.count; i++) {
+        um_lbmc_message m[3];
+        uint32_t found = messages_at(f, i, m, 3);
+        for (uint32_t k = 0; k < found; k++)
+            lengths[m[k].sqn - 7] = m[k].payload_length;
+    }
+    CHECK_EQ(lengths[0], 400);
+    CHECK_EQ(lengths[1], 400);
+    CHECK_EQ(lengths[2], 200);
+    CHECK_EQ(relay(f, source, 1000, 10, 11, 0), -EINVAL); /* two fragments are too few */
+    CHECK_EQ(relay(f, source, 400, 10, 11, 0), -EINVAL);  /* and two too many */
+    CHECK_EQ(relay(f, source, 401, 10, 10, 0), -EINVAL);
+    CHECK_EQ(relay(f, source, 400, 10, 10, 0), 10);
+    session_close(f);
+}
+
 TEST("UX-23", "numbers that a message cannot have, and fragments that do not fit, are refused without a number")
 {
     um_source_session_config config = default_config();

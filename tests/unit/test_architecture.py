@@ -70,6 +70,7 @@ LAYERS = (
         "hot_failover_receiver",
         "persistent_source",
         "persistent_receiver",
+        "attached_persistent_receiver",
         "context_warnings",
         "interface_moves",
         "context_keywords",

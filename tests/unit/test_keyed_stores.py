@@ -26,6 +26,8 @@ from umstack.persistence.events import RegistrationRefused
 from umstack.persistent_source import PersistentSource
 from umstack.store.client import replay
 
+pytestmark = pytest.mark.usefixtures("way")
+
 TOPIC = "keyed"
 AES = {"encryption": "aes-256-gcm"}
 

@@ -25,6 +25,8 @@ from umstack.persistence.assembly import RecoveredMessage
 from umstack.persistence.reader_side import LostRange
 from umstack.persistence.store_replay import StoreReplay, replay
 
+pytestmark = pytest.mark.usefixtures("way")
+
 
 def _numbers(first: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, end)]

@@ -59,10 +59,10 @@ def from_own_link(why: str) -> pytest.MarkDecorator:
 
 
 WITHOUT_A_DRIVER: dict[str, str] = {
-    "about the driver, with drivers of its own": "driver driver_keys driver_logs driver_restart driver_threads",
-    "Stores are refused (docs/driver.md)": "keyed_stores persistent_receiver persistent_source replay replay_acks "
-    "long_stored_messages store_many_receivers store_copies store_kills store_metrics store_process store_server "
-    "cli_send_store receiver_paced",
+    "about the driver, with drivers of its own": "driver driver_keys driver_logs driver_restart driver_stores "
+    "driver_threads",
+    "about the Store's process": "store_many_receivers store_copies store_kills store_metrics store_process "
+    "store_server cli_send_store",
     "datagrams, peers, or the counters of sessions, which are the driver's": "authentication clock_steps "
     "forged_advertisements interface_options receiver_events receiver_window session_mapping system_counters tap "
     "tcp_connections_allowed tcp_peers tcp_random timers turns leading link publication source_numbers",

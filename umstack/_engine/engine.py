@@ -275,7 +275,7 @@ class Engine:
     ) -> None:
         """Map a source that reaches receivers through a shared log of this host, under the source's name.
 
-        `request_port` and `join_late` are as those of map_source(). `start_sqn` is the first message that is wanted; None:
+        `request_port` and `join_late` are as those of map_source(). `start_sqn` is the first message wanted; None:
         where its last log ended.
         """
         requests: list[MappingRequest] = []

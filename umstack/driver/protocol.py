@@ -32,8 +32,9 @@ or source. `cut_off` is true if no NAK is wanted for the receiver. `keyed` is tr
 LOG is session_id, transport_id, topic_index and key of a shared log, which refuses processes without the key, and
 request_ip and request_port of the source of its messages, which serves the messages that it retains to receivers that
 join late; the port is 0, or left out, if it retains none. `stores` is a list of [ip, port], empty for a source without
-Stores, and `fragment_bytes` the length of the source's fragments, of which each has a topic sequence number. A refusal has `error` instead of other fields: kind, message,
-hint and errno. A side that gets anything else closes the connection.
+Stores, and `fragment_bytes` the length of the source's fragments, of which each has a topic sequence number. A refusal
+has `error` instead of other fields: kind, message, hint and errno. A side that gets anything else closes the
+connection.
 """
 
 from __future__ import annotations

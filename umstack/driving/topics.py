@@ -15,8 +15,8 @@ from umstack._engine.host_identity import host_id
 from umstack._engine.publication import Publication
 from umstack._engine.queue_memory import QueueMemory
 from umstack._engine.receiver_sessions import receiver_session_config
-from umstack._engine.source_events import ReceiverEvent, given_up, receiver_events
 from umstack._engine.sessions import fixed_fragment_bytes
+from umstack._engine.source_events import ReceiverEvent, given_up, receiver_events
 from umstack._engine.subscription import MappingRequest, Subscription, map_sources
 from umstack._engine.transport_address import LbtipcAddress, address_of_name
 from umstack.config import Config, ReceiverOptions, Scope
@@ -126,7 +126,11 @@ class DriverContext(Context):
         """Return the Stores of a source that was found, by its name. Any thread."""
         session, _, index = name.rpartition("[")
         address = address_of_name(session)
-        return () if address is None else stores_of(self._resolver.topic_options(topic, int(index[:-1]), address))
+        return (
+            ()
+            if address is None
+            else stores_of(self._resolver.topic_options(topic, int(index[:-1]), address))
+        )
 
     def stored_source(self, topic: str, options: Mapping[str, str], stored: Stored) -> Source:
         """Open the source of an application that registers it at its Stores itself.
@@ -264,7 +268,9 @@ class ReceivedTopic:
         log = SharedLog(address.session_id, transport_id, topic_index, session.log_key)
         if (endpoint := self._receiver._subscription.request_port_of(name)) is not None:
             log = replace(log, request_ip=endpoint.ip, request_port=endpoint.port)
-        return _Output(session, publication, SharedSource(name, log, self._context.stores_of(self.topic, name)))
+        return _Output(
+            session, publication, SharedSource(name, log, self._context.stores_of(self.topic, name))
+        )
 
     def _longest_message_bytes(self) -> int:
         """Return the limit that applications have set, 0 without one."""

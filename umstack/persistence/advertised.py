@@ -20,7 +20,7 @@ _MULTICAST = 224
 
 
 class Stored(NamedTuple):
-    """What sets the source of a topic that Stores keep apart from others."""
+    """Parameters of a source that has Stores."""
 
     stores: tuple[Endpoint, ...]
     fragment_bytes: int
