@@ -31,10 +31,10 @@ Each request has a number of its own, `request`, which `reply` returns. `id` is 
 or source. `cut_off` is true if no NAK is wanted for the receiver. `keyed` is true if datagrams of the topic carry tags.
 LOG is session_id, transport_id, topic_index and key of a shared log, which refuses processes without the key, and
 request_ip and request_port of the source of its messages, which serves the messages that it retains to receivers that
-join late; the port is 0, or left out, if it retains none. `stores` is a list of [ip, port], empty for a source without
-Stores, and `fragment_bytes` the length of the source's fragments, of which each has a topic sequence number. A refusal
-has `error` instead of other fields: kind, message, hint and errno. A side that gets anything else closes the
-connection.
+join late; the port is 0, or left out, if it retains none. `stores` is a list of [ip, port], empty or left out for a
+source without Stores, and `fragment_bytes` the length of the source's fragments, of which each has a topic sequence
+number. A refusal has `error` instead of other fields: kind, message, hint and errno. A side that gets anything else
+closes the connection.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def _endpoint_of(fields: Mapping[str, Any]) -> Endpoint:
 
 def stores_of(fields: Mapping[str, Any]) -> tuple[Endpoint, ...]:
     """Return the Stores of a source. Raises DriverError."""
-    value = fields.get("stores")
+    value = fields.get("stores", [])
     if not isinstance(value, list) or len(value) > STORES_MAXIMUM:
         raise malformed(f"stores is no list of up to {STORES_MAXIMUM}")
     if not all(isinstance(one, list) and len(one) == 2 for one in value):

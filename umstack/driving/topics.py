@@ -341,7 +341,7 @@ class PublishedTopic:
         topic: str,
         options: Mapping[str, str],
         log: SharedLog,
-        stored: Stored | None,
+        stored: Stored | None = None,
     ) -> None:
         """Begin to publish the messages of a log. Those of a source with Stores keep their numbers.
 
