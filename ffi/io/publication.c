@@ -1,3 +1,4 @@
+/* One file, because every call that publishes enters the same gate and waits under back-pressure in the same way. */
 #include <time.h>
 
 #include "core/source/flow_reports.h"
@@ -271,6 +272,32 @@ int64_t um_publication_relay(um_publication *publication, const char *data, uint
                              const um_lbmc_extras *extras, const um_relayed_numbers *numbers, int64_t timeout_ns)
 {
     return send_with(publication, data, length, extras, numbers, 0, timeout_ns);
+}
+
+static int64_t announce(um_publication *publication, int64_t now_ns)
+{
+    um_publication_session *session = publication->session;
+    um_lock_acquire(&session->core.sender_lock);
+    int result = um_source_announce(&publication->core, now_ns);
+    um_lock_release(&session->core.sender_lock);
+    um_sender_run(&session->sender, now_ns);
+    return result;
+}
+
+int64_t um_publication_leave_out(um_publication *publication, uint32_t next_sqn, int64_t timeout_ns)
+{
+    int refusal = begin_message(publication, timeout_ns);
+    if (UM_UNLIKELY(refusal != 0))
+        return refusal;
+    um_source_number_next(&publication->core, next_sqn);
+    wait_state wait = wait_of(timeout_ns, 0);
+    int64_t result, now_ns;
+    do {
+        now_ns = um_clock_ns();
+        result = announce(publication, now_ns);
+    } while (is_held_back(result) && wait_held_back(publication, &wait, now_ns));
+    um_gate_leave(&publication->gate);
+    return result;
 }
 
 /* Returns how many messages from `first` make up one batch: enough to complete a full batch of this many bytes,

@@ -38,6 +38,9 @@ int64_t um_publication_send_with(um_publication *publication, const char *data, 
 /* The same for a message that keeps the numbers another source gave it: see um_source_relay. */
 int64_t um_publication_relay(um_publication *publication, const char *data, uint32_t length,
                              const um_lbmc_extras *extras, const um_relayed_numbers *numbers, int64_t timeout_ns);
+/* Leaves out the numbers before next_sqn and announces that at once, so that receivers report them lost: see
+ * um_source_number_next and um_source_announce. */
+int64_t um_publication_leave_out(um_publication *publication, uint32_t next_sqn, int64_t timeout_ns);
 /* Publishes many messages at once: see um_source_send_many. -EINVAL for lengths or offsets beyond the data, and for
  * descending offsets. */
 int64_t um_publication_send_many(um_publication *publication, const char *data, uint64_t data_bytes,

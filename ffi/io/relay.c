@@ -195,6 +195,38 @@ static int64_t send_row(um_relay *relay, um_publication *publication, int64_t ti
                : um_publication_send_with(publication, (const char *)data, length, &extras, 0, timeout_ns);
 }
 
+static bool is_held_back(int64_t result)
+{
+    return result == UM_BACK_PRESSURED || result == UM_NOT_CONNECTED || result == UM_RATE_LIMITED;
+}
+
+static bool is_loss(uint32_t kind)
+{
+    return kind == UM_ROW_UNRECOVERABLE_LOSS || kind == UM_ROW_BURST_LOSS;
+}
+
+/* Returns true if the second row, which follows at once, is of the same source and later in its numbers. */
+static bool is_followed(const um_relay *relay)
+{
+    const um_block *block = relay->rows.block;
+    uint32_t row = relay->rows.first;
+    if (relay->rows.count < 2 || block->sources[row + 1] != block->sources[row])
+        return false;
+    uint32_t kind = um_row_kind_of(block->flags[row + 1]);
+    return kind == UM_ROW_MESSAGE || is_loss(kind);
+}
+
+/* Leaves a gap for the numbers of the first row. A gap without a message behind it is announced, so that the readers
+ * report it now. Returns false if the publication still refuses that. */
+static bool leave_gap(um_relay *relay, um_publication *publication, int64_t timeout_ns)
+{
+    if (!relay->keeps_numbers || is_followed(relay))
+        return true;
+    flush(relay); /* so that the announcement has a datagram of its own */
+    uint32_t next_sqn = relay->rows.block->sequence_numbers[relay->rows.first] + 1;
+    return !is_held_back(um_publication_leave_out(publication, next_sqn, timeout_ns));
+}
+
 /* Sends messages from the first row on. Returns false if the publication still refuses the first. */
 static bool send_messages(um_relay *relay, relay_target *target, uint32_t source, int64_t timeout_ns)
 {
@@ -205,7 +237,7 @@ static bool send_messages(um_relay *relay, relay_target *target, uint32_t source
     relay->dirty = publication;
     uint32_t run = plain_run(relay, publication, source);
     int64_t result = run > 0 ? send_run(relay, publication, run, timeout_ns) : send_row(relay, publication, timeout_ns);
-    if (result == UM_BACK_PRESSURED || result == UM_NOT_CONNECTED || result == UM_RATE_LIMITED)
+    if (is_held_back(result) || (result < 0 && !leave_gap(relay, publication, timeout_ns)))
         return false;
     uint32_t done = run > 0 && result > 0 ? (uint32_t)result : 1;
     uint32_t first = relay->rows.first, last = first + done - 1;
@@ -219,23 +251,23 @@ static bool send_messages(um_relay *relay, relay_target *target, uint32_t source
 
 /* ---- rows ---- */
 
-static void note_loss(um_relay *relay, relay_target *target, uint32_t first_sqn, uint32_t last_sqn)
-{
-    count(&relay->counters.lost, last_sqn - first_sqn + 1);
-    reach(target, last_sqn + 1);
-    if (relay->keeps_numbers && target->publication != NULL) /* the gap shows with the next message or TSNI */
-        um_source_number_next(&target->publication->core, last_sqn + 1);
-}
-
-/* Handles the first row, an event. Returns UM_RELAY_IDLE if the owner need not know. */
-static enum um_relay_result on_event(um_relay *relay, relay_target *target, uint32_t kind)
+/* Passes the first row, a loss, on. Returns false if the publication still refuses that. */
+static bool pass_loss(um_relay *relay, relay_target *target, uint32_t kind, int64_t timeout_ns)
 {
     const um_block *block = relay->rows.block;
-    uint32_t last_sqn = block->sequence_numbers[relay->rows.first];
-    if (kind == UM_ROW_UNRECOVERABLE_LOSS)
-        note_loss(relay, target, last_sqn, last_sqn);
-    else if (kind == UM_ROW_BURST_LOSS)
-        note_loss(relay, target, block->first_sequence_numbers[relay->rows.first], last_sqn);
+    uint32_t row = relay->rows.first, last_sqn = block->sequence_numbers[row];
+    uint32_t first_sqn = kind == UM_ROW_BURST_LOSS ? block->first_sequence_numbers[row] : last_sqn;
+    if (target->publication != NULL && !leave_gap(relay, target->publication, timeout_ns))
+        return false;
+    count(&relay->counters.lost, last_sqn - first_sqn + 1);
+    reach(target, last_sqn + 1);
+    consume(relay, 1);
+    return true;
+}
+
+/* Handles the first row, any other event. Returns UM_RELAY_IDLE if the owner need not know. */
+static enum um_relay_result on_event(um_relay *relay, relay_target *target, uint32_t kind)
+{
     consume(relay, 1);
     if (target->publication == NULL && !target->is_ignored)
         return UM_RELAY_IDLE;
@@ -254,7 +286,19 @@ static enum um_relay_result on_event(um_relay *relay, relay_target *target, uint
 static bool needs_target(uint32_t kind)
 {
     return kind == UM_ROW_MESSAGE || kind == UM_ROW_SOURCE_CREATED || kind == UM_ROW_BEGINNING_OF_SESSION ||
-           kind == UM_ROW_UNRECOVERABLE_LOSS || kind == UM_ROW_BURST_LOSS;
+           is_loss(kind);
+}
+
+/* Moves the first row, a message or a loss, and the messages that can be sent with it. Returns false if the publication
+ * still refuses it. */
+static bool move(um_relay *relay, relay_target *target, uint32_t kind, int64_t timeout_ns)
+{
+    if (is_loss(kind))
+        return pass_loss(relay, target, kind, timeout_ns);
+    if (target->publication != NULL)
+        return send_messages(relay, target, relay->rows.block->sources[relay->rows.first], timeout_ns);
+    consume(relay, 1);
+    return true;
 }
 
 /* Takes rows; without waiting it leaves the loop alone, which the caller runs. */
@@ -283,13 +327,11 @@ static int run(um_relay *relay, int64_t timeout_ns, uint32_t *source)
             flush(relay);
             return UM_RELAY_UNKNOWN;
         }
-        if (kind != UM_ROW_MESSAGE) {
+        if (kind != UM_ROW_MESSAGE && !is_loss(kind)) {
             enum um_relay_result result = on_event(relay, target, kind);
             if (result != UM_RELAY_IDLE)
                 return (int)result;
-        } else if (target->publication == NULL) {
-            consume(relay, 1);
-        } else if (!send_messages(relay, target, *source, timeout_ns)) {
+        } else if (!move(relay, target, kind, timeout_ns)) {
             flush(relay);
             return UM_RELAY_HELD;
         }

@@ -4,10 +4,10 @@
  *   queue of a receiver ---> relay ---> one publication per source
  *
  * A relay that keeps numbers publishes each message under its topic sequence numbers: numbers lost on the way into the
- * queue are a gap for the readers of the publication, which report exactly these lost. Otherwise the publication
- * numbers the messages. Requests, properties, hot failover numbers and, with kept numbers, send times pass. The
- * receivers of the queue are configured with is_hot_failover, so that the option of a hot failover number precedes its
- * payload.
+ * queue are a gap for the readers of the publication, which report exactly these lost. A gap at the end, which no
+ * message shows, is announced at once. Otherwise the publication numbers the messages. Requests, properties, hot
+ * failover numbers and, with kept numbers, send times pass. The receivers of the queue are configured with
+ * is_hot_failover, so that the option of a hot failover number precedes its payload.
  *
  * A publication that is held back holds the relay, and with it the queue.
  *

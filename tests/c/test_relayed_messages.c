@@ -45,6 +45,29 @@ TEST("UX-22 AE-1", "relayed messages keep their numbers, gaps and wrap included"
     session_close(f);
 }
 
+TEST("UX-22 UM-63", "numbers left out behind the last message are announced without waiting for the TSNI interval")
+{
+    um_source_session_config config = default_config();
+    fixture *f = session_open(&config);
+    um_source *source = source_open(f, ORDERS, 0);
+    CHECK_EQ(relay(f, source, 10, 5, 5, 0), 5);
+    um_source_flush(source, f->now_ns, &f->actions);
+    run_sender(f);
+    um_source_number_next(source, 9);
+    CHECK_EQ(um_source_announce(source, f->now_ns), 0);
+    run_sender(f);
+    um_lbmc_message m = only_message(f, 1);
+    CHECK_EQ(m.tsni_count, 1);
+    CHECK_EQ(um_load_be32(m.tsni), ORDERS);
+    CHECK_EQ(um_load_be32(m.tsni + 4), 8);
+    CHECK_EQ(source->counters.tsnis_sent, 1);
+    CHECK_EQ(relay(f, source, 10, 9, 9, 0), 9);
+    atomic_store(&f->session->log.is_closed, true);
+    CHECK_EQ(um_source_announce(source, f->now_ns), UM_CLOSED);
+    CHECK_EQ(source->counters.tsnis_sent, 1);
+    session_close(f);
+}
+
 TEST("UM-42 UM-57", "a relayed message has as many fragments as it had, whatever fits a datagram")
 {
     um_source_session_config config = default_config();

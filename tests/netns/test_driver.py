@@ -93,6 +93,44 @@ def test_losses_on_the_network_are_reported_exactly(make_lab: MakeLab, link: str
             assert report["in_order"]
 
 
+def test_a_lost_last_message_is_reported_as_soon_as_without_a_driver(make_lab: MakeLab) -> None:
+    """The log of the remote source announces the gap, and does not leave that to its TSNI, which is 5 s away."""
+    lab = make_lab(hosts=3, segmentation="real")
+    here, beside, there = lab.hosts
+    lost_s: dict[str, float] = {}
+    with (
+        driver(interface=here.interface, run=here.run) as one,
+        members(here, driver=one.path, **OWN_ADDRESSES) as (attached,),
+        members(beside, there, **OWN_ADDRESSES) as (plain, far),
+    ):
+        receivers = {
+            name: member.receiver("last", transport_lbtrm_send_naks=0, **QUICK_LOSS)
+            for name, member in (("attached", attached), ("plain", plain))
+        }
+        with far.source("last", transport_topic_sequence_number_info_interval=200) as source:
+            source.wait_connected(2, SECONDS)
+            source.send(payload(0), flush=True)
+            for receiver in receivers.values():
+                collect(receiver, 1)
+            ports = [lab.port(host.number) for host in (here, beside)]
+            for port in ports:
+                port.set(loss=1.0)
+            dropped = [port.counters().dropped for port in ports]
+            number = source.send(payload(1), flush=True)
+            for port, before in zip(ports, dropped, strict=True):
+                wait_for(lambda port=port, before=before: port.counters().dropped > before, "the loss")
+                port.set(loss=0.0)
+            deadline = time.monotonic() + SECONDS
+            while len(lost_s) < 2:
+                for name, receiver in receivers.items():
+                    for event in receiver.poll(timeout=0.01).events():
+                        assert isinstance(event, UnrecoverableLoss)
+                        assert event.sequence_number == number
+                        lost_s[name] = time.monotonic()
+                assert time.monotonic() < deadline, lost_s
+    assert abs(lost_s["attached"] - lost_s["plain"]) < 2, lost_s
+
+
 @pytest.mark.parametrize("link", LINKS)
 def test_a_killed_driver_is_replaced_without_unreported_losses(shared_lab: Lab, link: str) -> None:
     """kill -9 and a restart between two applications and a remote source: what was missed in between is reported, and

@@ -45,6 +45,7 @@ from umstack import (
     ReceiverEvent,
     Request,
     Source,
+    UnrecoverableLoss,
 )
 from umstack._core import lib
 from umstack._engine.host_identity import host_id
@@ -173,6 +174,37 @@ def test_longer_messages_pass_if_both_ends_set_their_options(running: RunningDri
                 receiver.wait_connected(timeout=SECONDS)
                 source.send(data, flush=True)
                 assert collect(receiver, 1)[0].data == data
+
+
+@pytest.mark.parametrize(
+    ("transport", "limit"),
+    [("tcp", {"receiver_maximum_message_length": 65536}), ("lbtrm", {})],
+    ids=["for the receiver", "for the log"],
+)
+def test_a_last_message_that_is_too_long_is_reported_lost(
+    running: RunningDriver, remote: Context, transport: str, limit: dict[str, Any]
+) -> None:
+    """No later message shows the gap: the driver announces it, before the session ends."""
+    lost: list[int] = []
+    with (
+        attached(running.path) as context,
+        context.receiver("too long", **limit) as receiver,
+        remote.source("too long", transport=transport) as source,
+    ):
+        receiver.wait_connected(timeout=SECONDS)
+        short = source.send(b"short", flush=True)
+        last = source.send(bytes(2**20 if transport == "lbtrm" else 2**19), flush=True)
+        assert collect(receiver, 1)[0].sequence_number == short
+        numbers = [*range(short + 1, last + 1)]
+        if transport == "tcp":
+            source.close()  # ends the session at once
+            del numbers[1:]  # a receiver reports a message beyond its limit once
+        while len(lost) < len(numbers):
+            events = receiver.poll(timeout=SECONDS).events()
+            lost += [event.sequence_number for event in events if isinstance(event, UnrecoverableLoss)]
+            assert lost or not any(isinstance(event, EndOfSession) for event in events)
+            assert events, "nothing is reported"
+    assert lost == numbers
 
 
 def test_properties_and_requests_pass(running: RunningDriver, remote: Context) -> None:

@@ -112,6 +112,9 @@ int64_t um_source_flush(um_source *source, int64_t now_ns, uint32_t *actions);
 
 /* Moves the flush limit to the end of the published data. Sender lock. */
 void um_source_flush_all(um_source_session *session);
+/* Publishes a TSNI of the source now: receivers learn of numbers that were left out without waiting for a message or
+ * for the TSNI interval. Returns 0 or a um_publish_result. Sender lock. */
+int um_source_announce(um_source *source, int64_t now_ns);
 /* Publishes the TSNIs that are due. Returns when the next is due. Sender lock. */
 int64_t um_source_tick_tsni(um_source_session *session, int64_t now_ns);
 /* Publishes a group report if one is due. Returns when the next may be due. Sender lock. */

@@ -32,7 +32,8 @@ static int64_t tsni_due_ns(const um_source *source)
     return is_over ? UM_NEVER_NS : due_ns;
 }
 
-static bool publish(um_source_session *session, const uint8_t *message, uint32_t length)
+/* Returns 0 or a um_publish_result. */
+static int publish(um_source_session *session, const uint8_t *message, uint32_t length)
 {
     um_claim claim;
     int64_t start = um_log_tail(&session->log);
@@ -40,7 +41,7 @@ static bool publish(um_source_session *session, const uint8_t *message, uint32_t
     for (int i = 0; i < UM_CLAIM_RETRIES_MAX && result == UM_ADMIN_ACTION; i++)
         result = um_log_claim(&session->log, um_frame_span(length), &claim);
     if (result != 0)
-        return false;
+        return result;
     um_frame_begin(&session->log, claim.frames, length);
     memcpy(claim.frames + UM_FRAME_HEADER_BYTES, message, length);
     um_frame_publish(&session->log, claim.frames, length);
@@ -51,16 +52,15 @@ static bool publish(um_source_session *session, const uint8_t *message, uint32_t
     if (start != session->control_end)
         session->control_start = start;
     session->control_end = claim.position + claim.length;
-    return true;
+    return 0;
 }
 
-static bool publish_tsnis(um_source_session *session, const uint32_t *topics, const uint32_t *sqns, uint32_t count)
+static int publish_tsnis(um_source_session *session, const uint32_t *topics, const uint32_t *sqns, uint32_t count)
 {
     uint8_t message[UM_LBMC_CONTROL_BYTES + UM_LBMC_TSNI_BYTES + UM_LBMC_TSNI_RECORD_BYTES * UM_LBMC_TSNI_RECORDS_MAX];
-    if (!publish(session, message, um_lbmc_write_tsni(message, topics, sqns, count)))
-        return false;
-    UM_COUNT(session->counters.tsnis_sent, count);
-    return true;
+    int result = publish(session, message, um_lbmc_write_tsni(message, topics, sqns, count));
+    UM_COUNT(session->counters.tsnis_sent, result == 0 ? count : 0);
+    return result;
 }
 
 /* Stores the last topic sqn in the log. Returns false while that is uncertain: a publisher is changing it, or an
@@ -80,6 +80,19 @@ static bool last_published_sqn(um_source *source, uint32_t *sqn)
     *sqn = next_sqn - 1;
     um_lock_release(&source->explicit_lock);
     return true;
+}
+
+int um_source_announce(um_source *source, int64_t now_ns)
+{
+    uint32_t sqn;
+    if (!last_published_sqn(source, &sqn))
+        return UM_BACK_PRESSURED;
+    int result = publish_tsnis(source->session, &source->topic_index, &sqn, 1);
+    if (result != 0)
+        return result;
+    source->tsni_sent_ns = now_ns;
+    UM_COUNT(source->counters.tsnis_sent, 1);
+    return 0;
 }
 
 int64_t um_source_tick_tsni(um_source_session *session, int64_t now_ns)
@@ -104,7 +117,7 @@ int64_t um_source_tick_tsni(um_source_session *session, int64_t now_ns)
             due_ns = now_ns + TSNI_RETRY_NS;
         next_ns = um_earliest_ns(due_ns, next_ns);
     }
-    if (count > 0 && publish_tsnis(session, topics, sqns, count))
+    if (count > 0 && publish_tsnis(session, topics, sqns, count) == 0)
         for (uint32_t i = 0; i < count; i++)
             UM_COUNT(due[i]->counters.tsnis_sent, 1);
     session->tsni_due_ns = next_ns;
@@ -123,7 +136,7 @@ int64_t um_source_tick_group_report(um_source_session *session, int64_t now_ns)
         return due_ns;
     um_group_report report = {um_census_receivers(&timing->census), um_census_longest_ns(&timing->census),
                               session->config.flow_policy == UM_FLOW_NONE};
-    if (publish(session, message, um_group_report_encode(message, &report))) {
+    if (publish(session, message, um_group_report_encode(message, &report)) == 0) {
         UM_COUNT(session->counters.group_reports_sent, 1);
         um_source_timing_on_reported(timing, report.receivers, report.round_trip_ns, session->next_sqn + 1, now_ns);
     }
