@@ -7,6 +7,7 @@
 
 enum {
     ROWS_PER_TAKE = 4096,
+    PUBLICATION_WAIT_NS = 100000000,
     HELD_WAIT_NS = 50000, /* between attempts of a relay that a publication holds back, on a shared thread */
 };
 
@@ -310,6 +311,7 @@ static uint32_t take(um_relay *relay, int64_t timeout_ns)
 
 static int run(um_relay *relay, int64_t timeout_ns, uint32_t *source)
 {
+    int64_t publication_timeout_ns = um_earliest_ns(timeout_ns, PUBLICATION_WAIT_NS);
     if (relay->rows.count == 0 && take(relay, timeout_ns) == 0)
         return UM_RELAY_IDLE;
     um_rows_materialize(relay->rows.block, relay->rows.first, relay->rows.count);
@@ -331,7 +333,7 @@ static int run(um_relay *relay, int64_t timeout_ns, uint32_t *source)
             enum um_relay_result result = on_event(relay, target, kind);
             if (result != UM_RELAY_IDLE)
                 return (int)result;
-        } else if (!move(relay, target, kind, timeout_ns)) {
+        } else if (!move(relay, target, kind, publication_timeout_ns)) {
             flush(relay);
             return UM_RELAY_HELD;
         }

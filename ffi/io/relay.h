@@ -51,8 +51,8 @@ void um_relay_close(um_relay *relay);
 int um_relay_set(um_relay *relay, uint32_t source, um_publication *publication);
 /* Forgets where they go, as if none of its rows had come. For a number that is used for another source. */
 void um_relay_forget(um_relay *relay, uint32_t source);
-/* Moves rows until the queue is empty, waiting up to timeout_ns for the first row and for a publication. Returns a
- * um_relay_result; *source is the source that it is about. */
+/* Moves rows until the queue is empty, waiting up to timeout_ns for the first row, and up to that or 100 ms for a
+ * publication. A closed queue ends the wait. Returns a um_relay_result; *source is the source that it is about. */
 int um_relay_run(um_relay *relay, int64_t timeout_ns, uint32_t *source);
 /* Runs the relays of a context in sequential mode, and its loop between them, for timeout_ns. Ends earlier for a relay
  * that needs its owner, and when a descriptor of um_relays_watch is readable. *relay: the index of the relay that was

@@ -42,6 +42,8 @@ _SHARED_BYTES = 64 << 20
 _NO_FLOW_CONTROL = "\nsource flow_control none\n"
 """The publishers of the fairness measurement have no subscriber: what they share is the sending half."""
 _ATTACH_LIMIT = "1000"
+_SETTLING_SECONDS = 6.0
+"""After this time the initial phase of topic resolution, 5 s by default, is over, and the contexts are idle."""
 _IDLE_SHARE = 5
 """Idle time, in lengths of a measurement: the kernel counts processor time in units of 10 ms."""
 
@@ -295,6 +297,7 @@ def _attached(lab: Lab, plan: DriverPlan, count: int) -> Iterator[tuple[Serving,
 
 def _idle(lab: Lab, plan: DriverPlan) -> list[Target]:
     with _attached(lab, plan, plan.idle_contexts) as (driver, _, seconds):
+        time.sleep(_SETTLING_SECONDS)
         before = driver.cpu_seconds
         idle_seconds = _IDLE_SHARE * plan.seconds
         time.sleep(idle_seconds)

@@ -20,6 +20,8 @@ THREADING_MODES = ("dedicated", "shared")
 """By Aeron's names: `dedicated` receives on one thread and sends on others, `shared` does both on one thread."""
 _LOOK_SECONDS = 0.001
 """How often a relay asks again for a publication that is not ready yet."""
+_IDLE_NS = 1_000_000_000
+"""How long a relay's thread waits for messages at a time. Each return costs processor time of an idle driver."""
 _LOOK_NS = 1_000_000
 """The same, and how often the work of the context is done at most."""
 
@@ -40,12 +42,12 @@ class DedicatedThreads:
     def _run(relay: Relay) -> None:
         source = ffi.new("uint32_t *")
         while not relay.is_stopping:
-            result = lib.um_relay_run(relay.handle, SLICE_NS, source)
+            result = lib.um_relay_run(relay.handle, _IDLE_NS, source)
             if not relay.handle_result(result, source[0]):
                 time.sleep(_LOOK_SECONDS)
 
     def stop(self, relay: Relay) -> None:
-        """End the relay's thread, which takes at most two slices."""
+        """End the relay's thread. Its queue is closed, so that it waits for a publication at most."""
         self._threads.pop(relay).join()
 
     def wait(self, selector: selectors.DefaultSelector, timeout: float | None) -> Ready:
