@@ -349,3 +349,15 @@ def test_a_receiver_slower_than_the_network_loses_nothing(running: RunningDriver
             sender.join(0.2)
         assert len(collect(receiver, count)) == count
         sender.join()
+
+
+def test_a_source_with_a_first_number_is_drained(running: RunningDriver, remote: Context) -> None:
+    """UM-83: the driver has reached the number after the last message, which is not the count of messages."""
+    with (
+        attached(running.path) as publishing,
+        remote.receiver("numbered") as receiver,
+        publishing.source("numbered", initial_sequence_number=7) as source,
+    ):
+        receiver.wait_connected(timeout=SECONDS)
+        source.send_many([b"first", b"second"], flush=True)
+        assert source.wait_drained(SECONDS).is_complete
