@@ -5,6 +5,7 @@
 
 #include "core/receiver/topic_reports.h"
 #include "io/ipc_socket.h"
+#include "io/ipc_wakeup.h"
 #include "os/clock.h"
 #include "os/memory.h"
 
@@ -32,6 +33,8 @@ int um_ipc_connection_open(um_ipc_connection *connection, um_reactor *reactor, u
                                       .changes = changes,
                                       .index = index,
                                       .fd = -1,
+                                      .wake_fd = -1,
+                                      .source_wake_fd = -1,
                                       .is_reported = true,
                                       .interval_ns = INTERVAL_NS,
                                       .alive_ns = session->created_ns,
@@ -44,11 +47,27 @@ int um_ipc_connection_open(um_ipc_connection *connection, um_reactor *reactor, u
     return 0;
 }
 
-/* Shuts the socket down first, for a thread that waits for the descriptor and would keep the socket open. */
-static void close_socket(um_ipc_connection *connection)
+/* The source holds the eventfds as well, so closing ours neither ends their reports nor wakes a thread that waits. */
+static void close_wakeups(um_ipc_connection *connection)
 {
+    if (connection->wake_fd < 0)
+        return;
+    um_reactor_forget(connection->reactor, connection->wake_fd);
+    um_ipc_wakeup_send(connection->wake_fd);
+    close(connection->wake_fd);
+    close(connection->source_wake_fd);
+    connection->wake_fd = connection->source_wake_fd = -1;
+}
+
+/* Closes the socket and the eventfds. Shuts the socket down first, for a thread that waits for the descriptor and would
+ * keep the socket open. */
+static void close_descriptors(um_ipc_connection *connection)
+{
+    assert(connection->fd >= 0 || connection->wake_fd < 0);
+    assert((connection->wake_fd < 0) == (connection->source_wake_fd < 0));
     if (connection->fd < 0)
         return;
+    close_wakeups(connection);
     shutdown(connection->fd, SHUT_RDWR);
     close(connection->fd);
     connection->fd = -1;
@@ -58,7 +77,7 @@ static void close_socket(um_ipc_connection *connection)
 
 static void detach(um_ipc_connection *connection)
 {
-    close_socket(connection);
+    close_descriptors(connection);
     um_segment_close(&connection->log);
     um_segment_close(&connection->page);
     um_message_stream_restart(&connection->stream);
@@ -74,10 +93,11 @@ void um_ipc_connection_close(um_ipc_connection *connection)
 
 static void watch(um_ipc_connection *connection)
 {
+    int fd = um_ipc_connection_descriptor(connection);
     if (connection->is_reported)
-        um_reactor_watch_again(connection->reactor, connection->fd, UM_WATCH_GROUP, connection->index);
+        um_reactor_watch_again(connection->reactor, fd, UM_WATCH_GROUP, connection->index);
     else
-        um_reactor_unwatch(connection->reactor, connection->fd, UM_WATCH_GROUP, connection->index);
+        um_reactor_unwatch(connection->reactor, fd, UM_WATCH_GROUP, connection->index);
 }
 
 void um_ipc_connection_report(um_ipc_connection *connection, bool is_reported)
@@ -106,7 +126,7 @@ static bool send_topic(const um_ipc_connection *connection, uint32_t topic_index
     topic.message_max_bytes =
         um_topic_reports_message_max(um_topic_table_slot(&connection->session->topics, topic_index)->first);
     UM_COUNT(connection->counters->syscalls, 1);
-    return um_ipc_send(connection->fd, &topic, NULL) == 0;
+    return um_ipc_send(connection->fd, &topic, NULL, 0) == 0;
 }
 
 void um_ipc_connection_report_topic(um_ipc_connection *connection, um_delivery *delivery)
@@ -162,10 +182,15 @@ static void attach(um_ipc_connection *connection, int64_t now_ns)
         end(connection, now_ns);
         return;
     }
+    um_ipc_peer source = {0};
+    if (fd >= 0)
+        source = um_ipc_peer_of(fd);
+    connection->can_share = um_ipc_can_share(&source, geteuid()) && um_ipc_wakeup_can_check();
     um_ipc_control hello = um_ipc_control_make(UM_IPC_HELLO, id->session_id);
+    hello.version_high = um_ipc_highest_version(connection->can_share);
     hello.key = id->log_key;
     connection->fd = fd >= 0 ? fd : -1;
-    if (fd < 0 || um_ipc_send(fd, &hello, NULL) != 0 ||
+    if (fd < 0 || um_ipc_send(fd, &hello, NULL, 0) != 0 ||
         um_reactor_watch(connection->reactor, fd, UM_WATCH_GROUP, connection->index) != 0) {
         lose(connection, now_ns);
         return;
@@ -187,24 +212,54 @@ static void note_life(um_ipc_connection *connection, int64_t now_ns)
 static bool map_log(um_ipc_connection *connection, const um_ipc_control *welcome, const int *fds)
 {
     size_t bytes = um_shared_log_footprint(welcome->capacity_bytes);
-    int log = um_segment_attach(&connection->log, fds[0], bytes, false);
-    int page = um_segment_attach(&connection->page, fds[1], UM_SHARED_READER_BYTES, true);
+    int log = um_segment_attach(&connection->log, fds[UM_IPC_LOG], bytes, false);
+    int page = um_segment_attach(&connection->page, fds[UM_IPC_PAGE], UM_SHARED_READER_BYTES, true);
     return log == 0 && page == 0 && bytes != 0 &&
            um_shared_reader_init(&connection->reader, connection->log.memory, connection->page.memory,
                                  welcome->capacity_bytes, welcome->position, welcome->is_source_paced != 0);
 }
 
+/* Has the eventfd reported in place of the control socket, which from now on reports only the end of the source. */
+static int watch_wakeups(um_ipc_connection *connection)
+{
+    int result = um_reactor_watch(connection->reactor, connection->wake_fd, UM_WATCH_GROUP, connection->index);
+    if (result != 0)
+        return result;
+    watch(connection);
+    um_reactor_watch_again(connection->reactor, connection->fd, UM_WATCH_CONTROL, connection->index);
+    return 0;
+}
+
+/* Takes the eventfds of a WELCOME. Returns false if they are not those that its version has. */
+static bool take_wakeups(um_ipc_connection *connection, uint16_t version, const int *fds)
+{
+    int wake_fd = fds[UM_IPC_WAKES_RECEIVER], source_wake_fd = fds[UM_IPC_WAKES_SOURCE];
+    if (version < UM_IPC_VERSION_EVENTS && wake_fd < 0)
+        return true;
+    if (version >= UM_IPC_VERSION_EVENTS && um_ipc_wakeup_check(wake_fd) && um_ipc_wakeup_check(source_wake_fd)) {
+        connection->wake_fd = wake_fd;
+        connection->source_wake_fd = source_wake_fd;
+        return watch_wakeups(connection) == 0;
+    }
+    for (int i = UM_IPC_WAKES_RECEIVER; i < UM_IPC_DESCRIPTORS; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    return false;
+}
+
 static void on_welcome(um_ipc_connection *connection, const um_ipc_control *welcome, const int *fds, int64_t now_ns)
 {
+    uint16_t version = um_ipc_common_version(welcome, connection->can_share);
     bool is_mapped = map_log(connection, welcome, fds);
-    if (!is_mapped || um_ipc_common_version(welcome) == 0 ||
+    bool has_wakeups = take_wakeups(connection, version, fds);
+    if (!is_mapped || !has_wakeups || version == 0 ||
         welcome->session_id != connection->session->config.id.session_id) {
         on_broken(connection, UM_DGRAM_VERSION, now_ns);
         return;
     }
     connection->state = UM_IPC_ATTACHED;
     connection->is_armed = false;
-    connection->takes_topics = um_ipc_common_version(welcome) >= UM_IPC_VERSION_TOPICS;
+    connection->takes_topics = version >= UM_IPC_VERSION_TOPICS;
     for (um_delivery *d = connection->session->controllers; d != NULL; d = d->next)
         d->is_topic_reported = false;
     report_topics(connection);
@@ -224,7 +279,7 @@ static void on_refused(um_ipc_connection *connection, const um_ipc_control *refu
         lose(connection, now_ns);
 }
 
-static void close_descriptors(const int *fds)
+static void close_received(const int *fds)
 {
     for (int i = 0; i < UM_IPC_DESCRIPTORS; i++)
         if (fds[i] >= 0)
@@ -248,16 +303,22 @@ static void read_control(um_ipc_connection *connection, int64_t now_ns)
             continue;
         }
         if (is_greeting)
-            close_descriptors(fds);
+            close_received(fds);
         if (got == 1 && is_greeting && message.kind == UM_IPC_REFUSED)
             on_refused(connection, &message, now_ns);
         else if (is_greeting)
             lose(connection, now_ns);
-        else if (got != 1 || message.kind != UM_IPC_WAKE) {
-            close_socket(connection);
+        else if (got != 1 || message.kind != UM_IPC_WAKE || connection->wake_fd >= 0) {
+            close_descriptors(connection);
             connection->state = UM_IPC_DRAINING;
         }
     }
+}
+
+void um_ipc_connection_on_control(um_ipc_connection *connection, int64_t now_ns)
+{
+    if (connection->fd >= 0)
+        read_control(connection, now_ns);
 }
 
 /* The log of a source that closed its socket has been read to its end. */
@@ -275,6 +336,17 @@ static void on_drained(um_ipc_connection *connection, int64_t now_ns)
 }
 
 /* ---- receiving ---- */
+
+/* Wakes the source, which waits for the space that this receiver has released. */
+static void wake_source(um_ipc_connection *connection)
+{
+    um_ipc_control wake = um_ipc_control_make(UM_IPC_WAKE, connection->session->config.id.session_id);
+    if (connection->source_wake_fd >= 0)
+        um_ipc_wakeup_send(connection->source_wake_fd);
+    else
+        um_ipc_send(connection->fd, &wake, NULL, 0); /* a source that cannot take it polls our position */
+    UM_COUNT(connection->counters->syscalls, 1);
+}
 
 /* Copies records into the stream's memory until it is full or the log is empty. Returns false if the log is broken. */
 static bool fill(um_ipc_connection *connection)
@@ -294,11 +366,8 @@ static bool fill(um_ipc_connection *connection)
     if (bytes > 0)
         connection->interval_ns = INTERVAL_NS;
     UM_COUNT(connection->counters->bytes_received, bytes);
-    if (um_shared_reader_release(&connection->reader) && connection->fd >= 0) {
-        um_ipc_control wake = um_ipc_control_make(UM_IPC_WAKE, connection->session->config.id.session_id);
-        um_ipc_send(connection->fd, &wake, NULL); /* a source that cannot take it polls our position */
-        UM_COUNT(connection->counters->syscalls, 1);
-    }
+    if (um_shared_reader_release(&connection->reader) && connection->fd >= 0)
+        wake_source(connection);
     return read != UM_SHARED_BROKEN;
 }
 
@@ -337,16 +406,27 @@ static bool is_reading(const um_ipc_connection *connection)
     return connection->state == UM_IPC_ATTACHED || connection->state == UM_IPC_DRAINING;
 }
 
+/* Ends the announcement of a sleep, and takes the wake-up. One that the source writes later ends the next sleep, and is
+ * taken then. */
+static void disarm(um_ipc_connection *connection)
+{
+    um_shared_reader_end_sleep(&connection->reader);
+    connection->is_armed = false;
+    if (connection->wake_fd < 0)
+        return;
+    um_ipc_wakeup_take(connection->wake_fd);
+    UM_COUNT(connection->counters->syscalls, 1);
+}
+
 int um_ipc_connection_receive(um_ipc_connection *connection, int64_t now_ns, bool *more)
 {
     int delivered = 0;
+    bool is_by_socket = connection->wake_fd < 0 && (connection->is_armed || connection->state == UM_IPC_GREETING);
     *more = false;
     if (connection->is_armed)
-        um_shared_reader_end_sleep(&connection->reader);
-    if (connection->fd >= 0 &&
-        (connection->is_armed || connection->state == UM_IPC_GREETING || now_ns - connection->checked_ns >= CHECK_NS))
+        disarm(connection);
+    if (connection->fd >= 0 && (is_by_socket || now_ns - connection->checked_ns >= CHECK_NS))
         read_control(connection, now_ns);
-    connection->is_armed = false;
     for (int i = 0; i < FILLS_PER_CALL && is_reading(connection); i++) {
         if (!deliver_stream(connection, um_clock_wall_ns(), now_ns, &delivered))
             return delivered;

@@ -17,13 +17,19 @@
  * cut off attaches again; what it missed is a gap of the topics, which the delivery controllers declare lost at once,
  * or recover off the transport (C16). A source-paced log may overtake the reader: the same.
  *
- * Sleep: before a thread sleeps it arms the connection (um_ipc_connection_arm); only then does the source send a
- * wake-up to the control socket, which the thread waits for. A thread that polls costs neither side a system call.
+ * Sleep: before a thread sleeps it arms the connection (um_ipc_connection_arm); only then does the source write to the
+ * eventfd that the thread waits for. A thread that polls costs neither side a system call. With a source of another
+ * user, or of an earlier build, the wake-up is a message on the control socket (core/ipc/ipc_control.h).
+ *
+ *     descriptor       reported as   to the loop                         to a leading reader
+ *     eventfd          GROUP         unless a reader leads or is held    yes
+ *     control socket   CONTROL       always: the source has died         no
+ *     control socket   GROUP         while there is no eventfd: as the eventfd
  *
  * A full queue stops reading. A receiver-paced source then waits; a source-paced one overtakes in the end.
  *
  * Threads: the context lock. Memory: mapped by open, unmapped by close, the log while attached. System calls: those of
- * the control socket.
+ * the control socket and of the eventfds.
  */
 #ifndef UM_IO_IPC_CONNECTION_H
 #define UM_IO_IPC_CONNECTION_H
@@ -42,12 +48,15 @@ typedef struct um_ipc_connection {
     um_node *node;
     um_receiver_session *session;
     um_link_counters *counters;
-    uint32_t *changes; /* incremented when fd is replaced or becomes readable */
+    uint32_t *changes; /* incremented when the descriptor is replaced */
     uint32_t index;    /* in the epoll set, as a group */
     enum um_ipc_state state;
     int fd;                  /* the control socket; -1: none */
-    bool is_reported;        /* to the loop, when it is readable */
-    bool is_armed;           /* the source wakes us by the socket */
+    int wake_fd;             /* attached: eventfd that wakes this receiver; -1: none, the control socket does */
+    int source_wake_fd;      /* attached: eventfd that wakes the source; -1: the same */
+    bool is_reported;        /* the descriptor, to the loop, when it is readable */
+    bool is_armed;           /* the source wakes us */
+    bool can_share;          /* eventfds, with the process at the other end of the socket */
     bool takes_topics;       /* attached: the source counts the receivers of each topic */
     bool needs_announcement; /* topics are not reported yet, because the socket was full */
     int64_t due_ns;      /* waiting: the next attempt; greeting: when it is given up; attached: next check for life */
@@ -72,8 +81,15 @@ void um_ipc_connection_close(um_ipc_connection *connection);
 void um_ipc_connection_report_topic(um_ipc_connection *connection, um_delivery *delivery);
 void um_ipc_connection_cancel_topic(um_ipc_connection *connection, uint32_t topic_index);
 
-/* Starts or stops reporting to the loop that its socket is readable; stopped while another thread waits for it. */
+/* Returns the descriptor that reports wake-ups. */
+static inline int um_ipc_connection_descriptor(const um_ipc_connection *connection)
+{
+    return connection->wake_fd >= 0 ? connection->wake_fd : connection->fd;
+}
+/* Starts or stops reporting to the loop that the descriptor is readable; stopped while another thread waits for it. */
 void um_ipc_connection_report(um_ipc_connection *connection, bool is_reported);
+/* Reads the control socket, which was reported. */
+void um_ipc_connection_on_control(um_ipc_connection *connection, int64_t now_ns);
 /* Called before a thread sleeps: from now on the source wakes it. Returns false if there is something to read. */
 bool um_ipc_connection_arm(um_ipc_connection *connection);
 /* Receives and delivers until the log is empty, a queue is full, or its share is used up (*more). Returns runs

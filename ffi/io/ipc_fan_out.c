@@ -6,6 +6,7 @@
 
 #include "core/wire/lbtrm.h"
 #include "io/ipc_socket.h"
+#include "io/ipc_wakeup.h"
 #include "os/clock.h"
 #include "os/memory.h"
 
@@ -54,12 +55,23 @@ void um_ipc_fan_out_close(um_ipc_fan_out *fan_out)
 
 /* ---- clients ---- */
 
-int um_ipc_fan_out_join(um_ipc_fan_out *fan_out, um_ipc_client *client)
+static int create_wakeups(um_ipc_client *client)
+{
+    client->wake_fd = um_ipc_wakeup_create();
+    if (client->wake_fd < 0)
+        return client->wake_fd;
+    client->source_wake_fd = um_ipc_wakeup_create();
+    return client->source_wake_fd < 0 ? client->source_wake_fd : 0;
+}
+
+int um_ipc_fan_out_join(um_ipc_fan_out *fan_out, um_ipc_client *client, bool has_wakeups)
 {
     client->topic_memory = um_allocate(um_topic_filter_footprint(UM_TOPIC_FILTER_TOPICS_MAX));
     if (client->topic_memory == NULL)
         return -ENOMEM;
     int result = um_segment_create(&client->page, "umstack-lbtipc-reader", UM_SHARED_READER_BYTES, false);
+    if (result == 0 && has_wakeups)
+        result = create_wakeups(client);
     if (result != 0)
         return result;
     um_topic_filter_init(&client->topics, client->topic_memory, UM_TOPIC_FILTER_TOPICS_MAX);
@@ -75,9 +87,13 @@ void um_ipc_fan_out_leave(um_ipc_fan_out *fan_out, um_ipc_client *client)
     fan_out->joined_count -= client->state == UM_IPC_CLIENT_JOINED;
     fan_out->session->stream_client_count = fan_out->joined_count;
     close(client->fd);
+    if (client->wake_fd >= 0)
+        close(client->wake_fd);
+    if (client->source_wake_fd >= 0)
+        close(client->source_wake_fd);
     um_segment_close(&client->page);
     free(client->topic_memory);
-    *client = (um_ipc_client){.fd = -1};
+    *client = (um_ipc_client){.fd = -1, .wake_fd = -1, .source_wake_fd = -1};
 }
 
 uint32_t um_ipc_fan_out_receivers(const um_ipc_fan_out *fan_out, uint32_t topic_index)
@@ -172,6 +188,13 @@ static bool has_space(um_ipc_fan_out *fan_out, uint32_t span)
 
 /* ---- the link ---- */
 
+static void wake_by_socket(um_ipc_fan_out *fan_out, um_ipc_client *client)
+{
+    um_ipc_control wake = um_ipc_control_make(UM_IPC_WAKE, fan_out->session->config.session_id);
+    if (um_ipc_send(client->fd, &wake, NULL, 0) != 0)
+        fail(client);
+}
+
 static void wake_sleepers(um_ipc_fan_out *fan_out)
 {
     um_shared_writer_fence();
@@ -179,9 +202,10 @@ static void wake_sleepers(um_ipc_fan_out *fan_out)
         um_ipc_client *client = &fan_out->clients[i];
         if (!is_active(client) || !um_shared_peer_take_sleep(&client->peer))
             continue;
-        um_ipc_control wake = um_ipc_control_make(UM_IPC_WAKE, fan_out->session->config.session_id);
-        if (um_ipc_send(client->fd, &wake, NULL) != 0)
-            fail(client);
+        if (UM_LIKELY(client->wake_fd >= 0))
+            um_ipc_wakeup_send(client->wake_fd);
+        else
+            wake_by_socket(fan_out, client);
         UM_COUNT(fan_out->counters.syscalls, 1);
     }
 }

@@ -6,12 +6,13 @@
  *
  * Nothing is written while no receiver is attached.
  *
- * Waking a receiver is one message on its control socket, sent only after it has announced that it sleeps. Its wake-up
- * of a source that waits for space comes by the same socket.
+ * Waking a receiver is one write to its eventfd, made only after it has announced that it sleeps. Its wake-up of a
+ * source that waits for space comes by another eventfd. With a receiver of another user, or of an earlier build, both
+ * are messages on its control socket (core/ipc/ipc_control.h).
  *
  * Threads: the holder of the session's sender lock. Memory: the log segment and one page per receiver, until closed.
- * System calls: send, to sleeping receivers. Errors: a receiver whose page or socket breaks the rules is marked as
- * failed, and closed by the owner; the session is not affected.
+ * System calls: write or send, to sleeping receivers. Errors: a receiver whose page or socket breaks the rules is
+ * marked as failed, and closed by the owner; the session is not affected.
  */
 #ifndef UM_IO_IPC_FAN_OUT_H
 #define UM_IO_IPC_FAN_OUT_H
@@ -32,9 +33,12 @@ enum um_ipc_client_state {
 
 typedef struct um_ipc_client {
     enum um_ipc_client_state state;
-    int fd;
+    int fd;             /* the control socket */
+    int wake_fd;        /* joined: eventfd that wakes the receiver; -1: none, the control socket does */
+    int source_wake_fd; /* joined: eventfd that wakes this process; -1: the same */
     um_address address; /* the process id, and which of its connections to this session */
     uint32_t user_id;
+    bool can_share;   /* eventfds, with the receiver's process */
     int64_t since_ns; /* greeting: when it connected; joined and waited for: when it last released space */
     um_segment page;
     um_shared_peer peer;
@@ -65,8 +69,8 @@ int um_ipc_fan_out_open(um_ipc_fan_out *fan_out, um_source_session *session, boo
 /* Marks the end of the log, and closes every connection. */
 void um_ipc_fan_out_close(um_ipc_fan_out *fan_out);
 
-/* Gives the client a page; it gets all data from now on. 0 or -errno. */
-int um_ipc_fan_out_join(um_ipc_fan_out *fan_out, um_ipc_client *client);
+/* Gives the client a page, and eventfds if it is to have some; it gets all data from now on. 0 or -errno. */
+int um_ipc_fan_out_join(um_ipc_fan_out *fan_out, um_ipc_client *client, bool has_wakeups);
 /* Returns how many clients receive the topic. */
 uint32_t um_ipc_fan_out_receivers(const um_ipc_fan_out *fan_out, uint32_t topic_index);
 /* Closes the client's connection and frees its place. */

@@ -11,7 +11,9 @@ enum {
     USER_GREETINGS_MAX = 16, /* of another user */
     ACCEPTS_PER_EVENT = 64,
     READS_PER_EVENT = 4,
+    WAKEUP_BIT = 1 << 15, /* in the number of a client: the report is of its eventfd */
 };
+_Static_assert((uint32_t)UM_IPC_CLIENTS_MAX <= (uint32_t)WAKEUP_BIT, "the bit is in no number");
 static const int64_t GREETING_NS = INT64_C(5000000000);
 static const int64_t WAITED_CHECK_NS = 50000000; /* how often the position of a receiver that blocks is read */
 
@@ -41,6 +43,13 @@ static uint32_t number_of(const um_ipc_server *server, const um_ipc_client *clie
     return (uint32_t)(client - server->fan_out.clients);
 }
 
+/* The receiver holds the eventfd as well, so that closing it would not end its reports. */
+static void forget_wakeups(um_ipc_server *server, const um_ipc_client *client)
+{
+    if (client->source_wake_fd >= 0)
+        um_reactor_forget(server->listener.reactor, client->source_wake_fd);
+}
+
 /* Closes a client, and reports it if it had joined. */
 static void drop(um_ipc_server *server, um_ipc_client *client)
 {
@@ -49,6 +58,7 @@ static void drop(um_ipc_server *server, um_ipc_client *client)
     um_address address = client->address;
     UM_COUNT(session->counters.connections_refused, !had_joined || client->has_failed);
     server->greeting_count -= !had_joined;
+    forget_wakeups(server, client);
     um_ipc_fan_out_leave(&server->fan_out, client);
     if (!had_joined)
         return;
@@ -128,6 +138,9 @@ static void accept_one(um_ipc_server *server, int fd, um_ipc_peer peer, int64_t 
     }
     *client = (um_ipc_client){.state = UM_IPC_CLIENT_GREETING,
                               .fd = fd,
+                              .wake_fd = -1,
+                              .source_wake_fd = -1,
+                              .can_share = um_ipc_can_share(&peer, server->user_id),
                               .address = um_address_of_v4(peer.process_id, server->accepted_count++),
                               .user_id = peer.user_id,
                               .since_ns = um_stream_listener_stamp(&server->listener, now_ns),
@@ -160,32 +173,50 @@ static void refuse(um_ipc_server *server, um_ipc_client *client, enum um_ipc_rea
 {
     um_ipc_control refused = um_ipc_control_make(UM_IPC_REFUSED, server->session_id);
     refused.reason = (uint16_t)reason;
-    um_ipc_send(client->fd, &refused, NULL);
+    um_ipc_send(client->fd, &refused, NULL, 0);
     drop(server, client);
+}
+
+/* Sends the WELCOME, and starts to wait for the receiver's wake-ups. Returns false if either fails. */
+static bool welcome(um_ipc_server *server, um_ipc_client *client, uint16_t version)
+{
+    const um_ipc_fan_out *fan_out = &server->fan_out;
+    um_ipc_control message = um_ipc_control_make(UM_IPC_WELCOME, server->session_id);
+    message.version_low = message.version_high = version;
+    message.capacity_bytes = fan_out->writer.capacity_bytes;
+    message.is_source_paced = fan_out->is_source_paced;
+    message.position = fan_out->writer.position;
+    const int fds[UM_IPC_DESCRIPTORS] = {
+        [UM_IPC_LOG] = fan_out->log.fd,
+        [UM_IPC_PAGE] = client->page.fd,
+        [UM_IPC_WAKES_RECEIVER] = client->wake_fd,
+        [UM_IPC_WAKES_SOURCE] = client->source_wake_fd,
+    };
+    bool has_wakeups = version >= UM_IPC_VERSION_EVENTS;
+    assert(has_wakeups == (client->wake_fd >= 0) && has_wakeups == (client->source_wake_fd >= 0));
+    if (has_wakeups && um_stream_listener_watch(&server->listener, client->source_wake_fd,
+                                                number_of(server, client) | (uint32_t)WAKEUP_BIT) != 0)
+        return false;
+    return um_ipc_send(client->fd, &message, fds, has_wakeups ? UM_IPC_DESCRIPTORS : UM_IPC_WAKES_RECEIVER) == 0;
 }
 
 static void join(um_ipc_server *server, um_ipc_client *client, const um_ipc_control *hello)
 {
     um_ipc_fan_out *fan_out = &server->fan_out;
-    enum um_ipc_reason reason = um_ipc_judge_hello(hello, server->session_id, server->config.key, fan_out->joined_count,
-                                                   server->config.receivers_max);
+    uint16_t version = um_ipc_common_version(hello, client->can_share);
+    enum um_ipc_reason reason = um_ipc_judge_hello(hello, version, server->session_id, server->config.key,
+                                                   fan_out->joined_count, server->config.receivers_max);
     if (reason == UM_IPC_REASON_NONE && is_over_share(server, client->user_id))
         reason = UM_IPC_REASON_FULL;
-    if (reason == UM_IPC_REASON_NONE && um_ipc_fan_out_join(fan_out, client) != 0)
+    if (reason == UM_IPC_REASON_NONE && um_ipc_fan_out_join(fan_out, client, version >= UM_IPC_VERSION_EVENTS) != 0)
         reason = UM_IPC_REASON_MEMORY;
     if (reason != UM_IPC_REASON_NONE) {
         refuse(server, client, reason);
         return;
     }
     server->greeting_count--;
-    um_ipc_control welcome = um_ipc_control_make(UM_IPC_WELCOME, server->session_id);
-    welcome.version_low = welcome.version_high = um_ipc_common_version(hello);
-    client->has_every_topic = welcome.version_high < UM_IPC_VERSION_TOPICS;
-    welcome.capacity_bytes = fan_out->writer.capacity_bytes;
-    welcome.is_source_paced = fan_out->is_source_paced;
-    welcome.position = fan_out->writer.position;
-    int fds[UM_IPC_DESCRIPTORS] = {fan_out->log.fd, client->page.fd};
-    client->has_failed = um_ipc_send(client->fd, &welcome, fds) != 0;
+    client->has_every_topic = version < UM_IPC_VERSION_TOPICS;
+    client->has_failed = !welcome(server, client, version);
     um_segment_close_descriptor(&client->page);
     UM_COUNT(server->session->counters.clients_connected, 1);
     um_source_events_add(&server->session->events, UM_SOURCE_CLIENT_CONNECTED, client->address, fan_out->joined_count);
@@ -203,7 +234,7 @@ static bool on_message(um_ipc_server *server, um_ipc_client *client, const um_ip
     if (client->state != UM_IPC_CLIENT_JOINED)
         return false;
     if (message->kind != UM_IPC_TOPIC)
-        return message->kind == UM_IPC_WAKE;
+        return message->kind == UM_IPC_WAKE && client->wake_fd < 0;
     if (message->is_wanted)
         client->has_every_topic |= !um_topic_filter_add(&client->topics, message->topic_index);
     else
@@ -211,6 +242,17 @@ static bool on_message(um_ipc_server *server, um_ipc_client *client, const um_ip
     um_topic_report report = {.count = 1, .topics = {{message->topic_index, message->message_max_bytes}}};
     um_source_session_on_client_report(server->session, client->address, &report, now_ns);
     return true;
+}
+
+/* Reads the client's position. Returns 1 if it ended a wait, else 0; closes a client that breaks the rules. */
+static int service_position(um_ipc_server *server, um_ipc_client *client, int64_t now_ns)
+{
+    if (client->state == UM_IPC_CLIENT_JOINED)
+        um_ipc_fan_out_update(&server->fan_out, client, now_ns);
+    int handled = um_ipc_fan_out_take_space(client);
+    if (client->has_failed)
+        drop(server, client);
+    return handled;
 }
 
 /* Reads the client's messages and its position. Returns how many messages; closes a client that has ended or failed. */
@@ -233,15 +275,19 @@ static int service_client(um_ipc_server *server, um_ipc_client *client, int64_t 
         return handled;
     if (handled == READS_PER_EVENT)
         um_stream_listener_watch_again(&server->listener, client->fd, number_of(server, client));
-    if (client->state == UM_IPC_CLIENT_JOINED)
-        um_ipc_fan_out_update(&server->fan_out, client, now_ns);
-    handled += um_ipc_fan_out_take_space(client);
-    if (client->has_failed)
-        drop(server, client);
-    return handled;
+    return handled + service_position(server, client, now_ns);
 }
 
 /* ---- called by the loop ---- */
+
+/* Handles a report of the client with this number: of its socket, or of its eventfd. */
+static int on_client_event(um_ipc_server *server, uint32_t number, bool is_wakeup, int64_t now_ns)
+{
+    if (number >= server->fan_out.client_limit || server->fan_out.clients[number].state == UM_IPC_CLIENT_NONE)
+        return 0;
+    um_ipc_client *client = &server->fan_out.clients[number];
+    return is_wakeup ? service_position(server, client, now_ns) : service_client(server, client, now_ns);
+}
 
 int um_ipc_server_on_event(um_ipc_server *server, uint32_t client, int64_t now_ns)
 {
@@ -249,11 +295,9 @@ int um_ipc_server_on_event(um_ipc_server *server, uint32_t client, int64_t now_n
         server->is_due = true;
         return UM_STREAM_SERVER_BUSY;
     }
-    int handled = 0;
-    if (client == UM_STREAM_LISTENER)
-        handled = accept_clients(server, now_ns);
-    else if (client < server->fan_out.client_limit && server->fan_out.clients[client].state != UM_IPC_CLIENT_NONE)
-        handled = service_client(server, &server->fan_out.clients[client], now_ns);
+    uint32_t number = client & ~(uint32_t)WAKEUP_BIT;
+    int handled = client == UM_STREAM_LISTENER ? accept_clients(server, now_ns)
+                                               : on_client_event(server, number, number != client, now_ns);
     um_lock_release(&server->session->sender_lock);
     return handled;
 }
@@ -321,6 +365,9 @@ int um_ipc_server_service(um_ipc_server *server, int64_t now_ns, int64_t *due_ns
 
 void um_ipc_server_close(um_ipc_server *server)
 {
+    for (uint32_t i = 0; i < server->fan_out.client_limit; i++)
+        if (server->fan_out.clients[i].state != UM_IPC_CLIENT_NONE)
+            forget_wakeups(server, &server->fan_out.clients[i]);
     um_ipc_fan_out_close(&server->fan_out);
     um_stream_listener_close(&server->listener);
 }

@@ -2,7 +2,7 @@
  * the log and a page of its own, and frees what a receiver had when it leaves, dies or breaks the rules. Internal to
  * ffi/io; above the fan-out, beside the server of LBT-TCP.
  *
- *     accepted --> greeting --- HELLO: version, session, space --> joined: WELCOME with two descriptors; reads the log
+ *     accepted --> greeting --- HELLO: version, session, space --> joined: WELCOME with descriptors; reads the log
  *                     |                                              |
  *                     | refused with the reason, anything else,      | closed by the receiver or by the kernel when it
  *                     | nothing within GREETING_NS, too many         | died; rules broken; no space released for the
@@ -16,8 +16,9 @@
  * its next), and unless the log has a key, its receivers take at most three quarters of the places. So no other user
  * keeps everybody out.
  *
- * Control sockets are reported to the loop by edges (EPOLLET). A report that arrives while another thread runs the
- * sender is remembered (`is_due`) until the loop's next service.
+ * Control sockets, and the eventfds by which receivers wake a source that waits for space, are reported to the loop by
+ * edges (EPOLLET), so an eventfd is never read. A report that arrives while another thread runs the sender is
+ * remembered (`is_due`) until the loop's next service.
  *
  * An idle source increments the heartbeat of the log's header each sm_interval_ns: LBT-IPC's session message (UM-67).
  *
@@ -60,8 +61,8 @@ int um_ipc_server_open(um_ipc_server *server, um_reactor *reactor, um_source_ses
 /* Ends the log and closes everything. Under both locks. */
 void um_ipc_server_close(um_ipc_server *server);
 
-/* Handles an event of a client's socket or of the listening socket (UM_STREAM_LISTENER). Returns how many messages or
- * clients were handled. */
+/* Handles an event of a client's socket or eventfd, or of the listening socket (UM_STREAM_LISTENER). Returns how many
+ * messages or clients were handled. */
 int um_ipc_server_on_event(um_ipc_server *server, uint32_t client, int64_t now_ns);
 /* Checks everything that is due. Stores when to call again in *due_ns. */
 int um_ipc_server_service(um_ipc_server *server, int64_t now_ns, int64_t *due_ns);

@@ -43,15 +43,25 @@ int um_ipc_listen(uint32_t session_id, uint16_t transport_id)
     return fd < 0 ? fd : checked(fd, listen(fd, BACKLOG));
 }
 
-int um_ipc_accept(int listen_fd, um_ipc_peer *peer)
+um_ipc_peer um_ipc_peer_of(int fd)
 {
     struct ucred known = {.uid = UINT32_MAX};
     socklen_t length = sizeof known;
+    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &known, &length);
+    return (um_ipc_peer){(uint32_t)known.pid, known.uid};
+}
+
+bool um_ipc_can_share(const um_ipc_peer *peer, uint32_t user_id)
+{
+    return peer->process_id != 0 && peer->user_id == user_id;
+}
+
+int um_ipc_accept(int listen_fd, um_ipc_peer *peer)
+{
     int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0)
         return -errno;
-    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &known, &length);
-    *peer = (um_ipc_peer){(uint32_t)known.pid, known.uid};
+    *peer = um_ipc_peer_of(fd);
     return fd;
 }
 
@@ -69,19 +79,20 @@ typedef union descriptors {
     struct cmsghdr align;
 } descriptors;
 
-int um_ipc_send(int fd, const um_ipc_control *message, const int *fds)
+int um_ipc_send(int fd, const um_ipc_control *message, const int *fds, uint32_t count)
 {
+    assert(count <= UM_IPC_DESCRIPTORS);
     descriptors space = {{0}};
     struct iovec vector = {(void *)(uintptr_t)message, sizeof *message};
     struct msghdr out = {.msg_iov = &vector, .msg_iovlen = 1};
-    if (fds != NULL) {
+    if (count > 0) {
         out.msg_control = &space;
-        out.msg_controllen = sizeof space;
+        out.msg_controllen = CMSG_SPACE(sizeof(int) * count);
         struct cmsghdr *control = CMSG_FIRSTHDR(&out);
         control->cmsg_level = SOL_SOCKET;
         control->cmsg_type = SCM_RIGHTS;
-        control->cmsg_len = CMSG_LEN(sizeof(int) * UM_IPC_DESCRIPTORS);
-        memcpy(CMSG_DATA(control), fds, sizeof(int) * UM_IPC_DESCRIPTORS);
+        control->cmsg_len = CMSG_LEN(sizeof(int) * count);
+        memcpy(CMSG_DATA(control), fds, sizeof(int) * count);
     }
     return sendmsg(fd, &out, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof *message ? 0 : -errno;
 }
@@ -97,6 +108,15 @@ static void take_descriptors(struct msghdr *in, int *fds)
            bytes < sizeof(int) * UM_IPC_DESCRIPTORS ? bytes : sizeof(int) * UM_IPC_DESCRIPTORS);
 }
 
+static void close_descriptors(int *fds)
+{
+    for (int i = 0; i < UM_IPC_DESCRIPTORS; i++) {
+        if (fds[i] >= 0)
+            close(fds[i]);
+        fds[i] = -1;
+    }
+}
+
 int um_ipc_receive(int fd, um_ipc_control *message, int *fds)
 {
     uint8_t bytes[UM_IPC_CONTROL_BYTES + 1];
@@ -104,7 +124,8 @@ int um_ipc_receive(int fd, um_ipc_control *message, int *fds)
     struct iovec vector = {bytes, sizeof bytes};
     struct msghdr in = {.msg_iov = &vector, .msg_iovlen = 1};
     if (fds != NULL) {
-        fds[0] = fds[1] = -1;
+        for (int i = 0; i < UM_IPC_DESCRIPTORS; i++)
+            fds[i] = -1;
         in.msg_control = &space;
         in.msg_controllen = sizeof space;
     }
@@ -113,6 +134,10 @@ int um_ipc_receive(int fd, um_ipc_control *message, int *fds)
         return errno == EINTR ? -EAGAIN : -errno;
     if (fds != NULL)
         take_descriptors(&in, fds);
+    if (fds != NULL && (in.msg_flags & MSG_CTRUNC) != 0) {
+        close_descriptors(fds);
+        return -EPROTO;
+    }
     if (got == 0)
         return 0;
     return um_ipc_control_decode(bytes, (size_t)got, message) ? 1 : -EPROTO;

@@ -22,6 +22,9 @@ static int handle_event(um_loop *loop, uint64_t data, int64_t now_ns)
     case UM_WATCH_CONNECTING:
         um_receiving_on_connected(loop->receiving, index, now_ns);
         return 0;
+    case UM_WATCH_CONTROL:
+        um_receiving_on_control(loop->receiving, index, now_ns);
+        return 0;
     case UM_WATCH_STREAM:
         session = &loop->sessions->table[index >> 16];
         return session->is_used ? um_publication_session_on_stream(session, index & 0xffff, now_ns) : 0;

@@ -62,6 +62,11 @@ void um_reactor_unwatch(um_reactor *reactor, int fd, enum um_watch_kind kind, ui
     epoll_ctl(reactor->epoll_fd, EPOLL_CTL_MOD, fd, &event);
 }
 
+void um_reactor_forget(um_reactor *reactor, int fd)
+{
+    epoll_ctl(reactor->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+}
+
 enum { STREAM_EVENTS = EPOLLIN | EPOLLOUT | EPOLLRDHUP };
 
 int um_reactor_watch_stream(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index)

@@ -52,7 +52,8 @@ struct um_reactor {
     const char *error_step;
 };
 
-/* CONNECTING: a receiving connection being made. STREAM: a connection of a source session over TCP or LBT-IPC, or its
+/* CONNECTING: a receiving connection being made. CONTROL: the control socket of an attached LBT-IPC connection, whose
+ * eventfd is the GROUP. STREAM: a connection of a source session over TCP or LBT-IPC, or its
  * listening socket. OUTSIDE: a descriptor of the thread that runs the loop. */
 enum um_watch_kind {
     UM_WATCH_WAKE,
@@ -60,6 +61,7 @@ enum um_watch_kind {
     UM_WATCH_SESSION,
     UM_WATCH_RINGS,
     UM_WATCH_CONNECTING,
+    UM_WATCH_CONTROL,
     UM_WATCH_STREAM,
     UM_WATCH_OUTSIDE,
 };
@@ -84,6 +86,8 @@ void um_reactor_yield_lock(um_reactor *reactor);
 int um_reactor_watch(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index);
 void um_reactor_watch_again(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index);
 void um_reactor_unwatch(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index);
+/* Ends the reports of a descriptor that another process holds as well: closing it would not. */
+void um_reactor_forget(um_reactor *reactor, int fd);
 /* A connection is reported once when it becomes readable or writable (EPOLLET): the caller reads or writes until it
  * would block, or rearms it by _watch_stream_again. */
 int um_reactor_watch_stream(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index);

@@ -44,7 +44,7 @@ static inline int um_group_descriptor(const um_group *group)
     if (group->connection != NULL)
         return group->connection->state == UM_TCP_CONNECTED ? group->connection->fd : -1;
     if (group->ipc != NULL)
-        return group->ipc->state == UM_IPC_ATTACHED ? group->ipc->fd : -1;
+        return group->ipc->state == UM_IPC_ATTACHED ? um_ipc_connection_descriptor(group->ipc) : -1;
     return group->link.fd;
 }
 

@@ -7,6 +7,13 @@ void um_receiving_on_connected(um_receiving *receiving, uint32_t index, int64_t 
         um_tcp_connection_on_connected(group->connection, now_ns);
 }
 
+void um_receiving_on_control(um_receiving *receiving, uint32_t index, int64_t now_ns)
+{
+    um_group *group = &receiving->groups[index];
+    if (group->is_used && group->ipc != NULL)
+        um_ipc_connection_on_control(group->ipc, now_ns);
+}
+
 int64_t um_receiving_tick_connections(um_receiving *receiving, int64_t now_ns)
 {
     int64_t next_ns = UM_NEVER_NS;

@@ -11,6 +11,8 @@
 
 /* Handles the end of a TCP session's attempt to connect. */
 void um_receiving_on_connected(um_receiving *receiving, uint32_t index, int64_t now_ns);
+/* Handles a report of the control socket of an attached LBT-IPC session. */
+void um_receiving_on_control(um_receiving *receiving, uint32_t index, int64_t now_ns);
 /* Starts the connections that are due. Returns when to call again. */
 int64_t um_receiving_tick_connections(um_receiving *receiving, int64_t now_ns);
 /* Delivers what no descriptor reports: messages held back because a queue was full, and the shared logs of LBT-IPC.

@@ -26,7 +26,7 @@ TEST("UM-46", "a log is drained once each client that has joined, and has not fa
         pages[i] = zeroed(UM_SHARED_READER_BYTES);
         um_shared_peer_init(&clients[i].peer, pages[i], &fan_out.writer);
         clients[i].state = UM_IPC_CLIENT_JOINED;
-        clients[i].fd = -1;
+        clients[i].fd = clients[i].wake_fd = clients[i].source_wake_fd = -1;
     }
     clients[0].state = UM_IPC_CLIENT_GREETING;
     clients[1].has_failed = true;

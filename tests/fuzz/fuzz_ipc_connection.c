@@ -32,7 +32,20 @@ enum {
 static const int64_t SECOND_NS = 1000000000;
 
 /* The descriptors that a WELCOME may bring. */
-enum { LOG, LOOSE_LOG, PAGE, LOOSE_PAGE, SHORT, READ_ONLY_PAGE, EVENT, DEVICE, SOCKET, KINDS, MISSING = KINDS };
+enum {
+    LOG,
+    LOOSE_LOG,
+    PAGE,
+    LOOSE_PAGE,
+    SHORT,
+    READ_ONLY_PAGE,
+    EVENT,
+    BLOCKING_EVENT,
+    DEVICE,
+    SOCKET,
+    KINDS,
+    MISSING = KINDS
+};
 
 typedef struct world {
     um_reactor reactor;
@@ -87,13 +100,14 @@ static void open_server(void)
     s.kinds[LOOSE_PAGE] = memory_file(page_bytes, F_SEAL_GROW);
     s.kinds[SHORT] = memory_file(8, sealed);
     s.kinds[READ_ONLY_PAGE] = memory_file(page_bytes, sealed | F_SEAL_WRITE);
-    s.kinds[EVENT] = eventfd(0, EFD_CLOEXEC);
+    s.kinds[EVENT] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    s.kinds[BLOCKING_EVENT] = eventfd(0, EFD_CLOEXEC);
     s.kinds[DEVICE] = open("/dev/zero", O_RDWR | O_CLOEXEC);
     s.kinds[SOCKET] = s.listener;
     s.log = mapped(s.kinds[LOG], log_bytes);
     s.page = mapped(s.kinds[PAGE], page_bytes);
     s.memory = fuzz_zeroed(4 << 20);
-    REQUIRE(s.listener >= 0 && s.kinds[EVENT] >= 0 && s.kinds[DEVICE] >= 0);
+    REQUIRE(s.listener >= 0 && s.kinds[EVENT] >= 0 && s.kinds[BLOCKING_EVENT] >= 0 && s.kinds[DEVICE] >= 0);
 }
 
 static uint8_t *part(size_t *used, size_t bytes)
@@ -178,6 +192,7 @@ static void answer(fuzz_input *input)
 {
     static const enum um_ipc_kind KIND[] = {UM_IPC_WELCOME, UM_IPC_WELCOME, UM_IPC_WAKE, UM_IPC_REFUSED, UM_IPC_HELLO};
     um_ipc_control message = um_ipc_control_make(KIND[take_u8(input) % 5], session_id());
+    message.version_low = message.version_high = UM_IPC_VERSION_HIGH - take_u8(input) % 2;
     message.capacity_bytes = CAPACITY;
     message.is_source_paced = take_u8(input) & 1;
     uint8_t bytes[UM_IPC_CONTROL_BYTES + 1] = {0};
@@ -187,11 +202,12 @@ static void answer(fuzz_input *input)
         bytes[at] = take_u8(input);
     }
     uint8_t choice = take_u8(input);
-    int fds[KINDS] = {s.kinds[choice & 4 ? LOOSE_LOG : LOG], s.kinds[choice & 8 ? LOOSE_PAGE : PAGE]};
-    uint32_t count = 2;
+    int fds[KINDS] = {s.kinds[choice & 4 ? LOOSE_LOG : LOG], s.kinds[choice & 8 ? LOOSE_PAGE : PAGE], s.kinds[EVENT],
+                      s.kinds[choice & 16 ? BLOCKING_EVENT : EVENT]};
+    uint32_t count = UM_IPC_DESCRIPTORS;
     if (choice & 1) {
         count = 0;
-        for (uint8_t more = take_u8(input) % 4; more > 0; more--) {
+        for (uint8_t more = take_u8(input) % 7; more > 0; more--) {
             uint8_t kind = take_u8(input) % (KINDS + 1);
             if (kind != MISSING)
                 fds[count++] = s.kinds[kind];
@@ -256,9 +272,12 @@ static void act(fuzz_input *input)
     case 6:
         set_ends(input);
         break;
-    case 7:
-        um_ipc_send(s.peer, &wake, NULL);
+    case 7: {
+        uint64_t count = take_u8(input) % 2 ? 1 : UINT64_MAX - 1;
+        um_ipc_send(s.peer, &wake, NULL, 0);
+        (void)!write(s.kinds[EVENT], &count, sizeof count);
         break;
+    }
     case 8:
         leave();
         break;

@@ -33,10 +33,12 @@ static void read_control(fuzz_input *input)
     if (!um_ipc_control_decode(bytes, length, &message))
         return;
     REQUIRE(length == sizeof message && message.kind >= UM_IPC_HELLO && message.kind <= UM_IPC_TOPIC);
-    uint16_t version = um_ipc_common_version(&message);
+    bool can_share = message.topic_index % 2 != 0;
+    uint16_t version = um_ipc_common_version(&message, can_share);
     REQUIRE(version == 0 || (version >= message.version_low && version <= message.version_high));
-    REQUIRE(um_ipc_judge_hello(&message, 7, 0, 3, 3) != UM_IPC_REASON_NONE);
-    REQUIRE(um_ipc_judge_hello(&message, 7, 9, 0, 3) != UM_IPC_REASON_NONE || message.key == 9);
+    REQUIRE(can_share || version < UM_IPC_VERSION_EVENTS);
+    REQUIRE(um_ipc_judge_hello(&message, version, 7, 0, 3, 3) != UM_IPC_REASON_NONE);
+    REQUIRE(um_ipc_judge_hello(&message, version, 7, 9, 0, 3) != UM_IPC_REASON_NONE || message.key == 9);
 }
 
 /* A value that is often near the one that would be right. */
@@ -85,13 +87,16 @@ static bool read_some(um_shared_reader *reader, uint8_t *body)
 
 /* ---- a source and its receivers ---- */
 
-enum { PEERS = 6, HONEST = 0, KEY = 9, TRANSPORT = 7, RECEIVERS_MAX = 4, BODY_MAX = 40000 };
+enum { PEERS = 6, HONEST = 0, KEY = 9, TRANSPORT = 7, RECEIVERS_MAX = 4, BODY_MAX = 40000, WAKEUP_BIT = 1 << 15 };
 
 typedef struct peer {
     int fd; /* -1: none */
     um_segment log, page;
+    int wake_fd, source_wake_fd; /* eventfds; -1: none */
     um_shared_reader reader;
 } peer;
+
+static const peer ABSENT = {.fd = -1, .log = {.fd = -1}, .page = {.fd = -1}, .wake_fd = -1, .source_wake_fd = -1};
 
 typedef struct ends {
     um_reactor reactor;
@@ -109,8 +114,10 @@ static void serve(void)
 {
     int64_t due_ns;
     um_ipc_server_on_event(&e.server, UM_STREAM_LISTENER, e.now_ns);
-    for (uint32_t i = 0; i < UM_IPC_CLIENTS_MAX && i < e.server.fan_out.client_limit; i++)
+    for (uint32_t i = 0; i < UM_IPC_CLIENTS_MAX && i < e.server.fan_out.client_limit; i++) {
         um_ipc_server_on_event(&e.server, i, e.now_ns);
+        um_ipc_server_on_event(&e.server, i | WAKEUP_BIT, e.now_ns);
+    }
     um_ipc_server_service(&e.server, e.now_ns, &due_ns);
 }
 
@@ -120,7 +127,11 @@ static void leave(peer *one)
         close(one->fd);
     um_segment_close(&one->log);
     um_segment_close(&one->page);
-    *one = (peer){.fd = -1, .log = {.fd = -1}, .page = {.fd = -1}};
+    if (one->wake_fd >= 0)
+        close(one->wake_fd);
+    if (one->source_wake_fd >= 0)
+        close(one->source_wake_fd);
+    *one = ABSENT;
 }
 
 /* Maps what a WELCOME brought; the log cannot be mapped for writing. */
@@ -135,9 +146,12 @@ static void take_welcome(peer *one)
                 close(fds[i]);
         return;
     }
-    REQUIRE(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0) == MAP_FAILED);
-    REQUIRE(um_segment_attach(&one->log, fds[0], um_shared_log_footprint(message.capacity_bytes), false) == 0);
-    REQUIRE(um_segment_attach(&one->page, fds[1], UM_SHARED_READER_BYTES, true) == 0);
+    REQUIRE(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fds[UM_IPC_LOG], 0) == MAP_FAILED);
+    REQUIRE(um_segment_attach(&one->log, fds[UM_IPC_LOG], um_shared_log_footprint(message.capacity_bytes), false) == 0);
+    REQUIRE(um_segment_attach(&one->page, fds[UM_IPC_PAGE], UM_SHARED_READER_BYTES, true) == 0);
+    one->wake_fd = fds[UM_IPC_WAKES_RECEIVER];
+    one->source_wake_fd = fds[UM_IPC_WAKES_SOURCE];
+    REQUIRE((message.version_high >= UM_IPC_VERSION_EVENTS) == (one->wake_fd >= 0 && one->source_wake_fd >= 0));
     REQUIRE(um_shared_reader_init(&one->reader, one->log.memory, one->page.memory, message.capacity_bytes,
                                   message.position, message.is_source_paced != 0));
 }
@@ -146,7 +160,7 @@ static void greet(peer *one)
 {
     um_ipc_control hello = um_ipc_control_make(UM_IPC_HELLO, (uint32_t)getpid());
     hello.key = KEY;
-    um_ipc_send(one->fd, &hello, NULL);
+    um_ipc_send(one->fd, &hello, NULL, 0);
     serve();
     take_welcome(one);
 }
@@ -166,12 +180,12 @@ static void send_hostile(fuzz_input *input, const peer *one)
         bytes[at] = take_u8(input);
     }
     uint8_t shape = take_u8(input);
-    int fds[UM_IPC_DESCRIPTORS] = {one->fd, STDERR_FILENO};
+    int fds[2] = {one->fd, STDERR_FILENO};
     memcpy(&message, bytes, sizeof message);
     if (shape % 8 == 0)
         send(one->fd, bytes, take_u8(input) % (sizeof bytes + 1), MSG_DONTWAIT | MSG_NOSIGNAL);
     else
-        um_ipc_send(one->fd, &message, shape % 8 == 1 ? fds : NULL);
+        um_ipc_send(one->fd, &message, fds, shape % 8 == 1 ? 2 : 0);
 }
 
 static void write_page(fuzz_input *input, const peer *one)
@@ -183,6 +197,11 @@ static void write_page(fuzz_input *input, const peer *one)
     atomic_store(&page->position, take_position(input, near));
     atomic_store(&page->is_sleeping, take_u8(input) % 3);
     atomic_store(&page->wanted_position, take_position(input, near));
+    uint64_t count = UINT64_MAX - 1 - take_u8(input) % 2; /* a full eventfd, or one that the next wake-up fills */
+    if (one->wake_fd >= 0)
+        (void)!write(one->wake_fd, &count, sizeof count);
+    if (one->source_wake_fd >= 0)
+        (void)!write(one->source_wake_fd, &count, sizeof count);
 }
 
 /* Appends a record, which the honest receiver reads at once. Returns false without space. */
@@ -250,7 +269,7 @@ static void open_ends(uint8_t choice)
     e.now_ns = um_clock_coarse_ns();
     REQUIRE(um_ipc_server_open(&e.server, &e.reactor, e.source->session, (uint32_t)getpid(), 0, &config) == 0);
     for (int i = 0; i < PEERS; i++)
-        e.peers[i] = (peer){.fd = -1, .log = {.fd = -1}, .page = {.fd = -1}};
+        e.peers[i] = ABSENT;
     e.peers[HONEST].fd = um_ipc_connect((uint32_t)getpid(), TRANSPORT);
     greet(&e.peers[HONEST]);
     REQUIRE(e.peers[HONEST].page.memory != NULL);

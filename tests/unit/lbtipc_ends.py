@@ -91,6 +91,8 @@ class RawReceiver(Closing):
         self.peer = _socket()
         self.peer.connect(name_of(self.session_id, int(number)))
         self.log = self.page = -1
+        self.wakes_receiver = self.wakes_source = -1
+        """The eventfds, from version 4 on."""
 
     def say(self, message: Control) -> None:
         """Send a message."""
@@ -98,8 +100,10 @@ class RawReceiver(Closing):
 
     def hear(self) -> Control | None:
         """Return the next message; None: the source has closed the socket."""
-        data, fds, _, _ = socket.recv_fds(self.peer, 64, 2)
-        if fds:
+        data, fds, _, _ = socket.recv_fds(self.peer, 64, 8)
+        if len(fds) == 4:
+            self.log, self.page, self.wakes_receiver, self.wakes_source = fds
+        elif fds:
             self.log, self.page = fds
         return decode(data) if data else None
 
@@ -111,9 +115,9 @@ class RawReceiver(Closing):
         assert answer is not None
         return answer
 
-    def attach(self, key: int = 0) -> Control:
-        """Attach and return the WELCOME."""
-        welcome = self.ask(key, version=3 if key else 1)
+    def attach(self, key: int = 0, version: int | None = None) -> Control:
+        """Attach, by the lowest version that does unless one is given, and return the WELCOME."""
+        welcome = self.ask(key, version or (3 if key else 1))
         assert welcome.kind == WELCOME
         return welcome
 
@@ -125,10 +129,10 @@ class RawReceiver(Closing):
     def close(self) -> None:
         """Close the socket and the descriptors."""
         self.peer.close()
-        for fd in (self.log, self.page):
+        for fd in (self.log, self.page, self.wakes_receiver, self.wakes_source):
             if fd >= 0:
                 os.close(fd)
-        self.log = self.page = -1
+        self.log = self.page = self.wakes_receiver = self.wakes_source = -1
 
 
 class RawSource(Closing):

@@ -133,7 +133,7 @@ C_COMPONENTS: dict[str, set[str]] = CORE_FOLDERS | {
 
 # The layers of ffi/io, lowest first. A concept, X, is X.c, X.h and X_private.h; it includes those of layers below.
 IO_LAYERS = (
-    {"gate", "rings", "authentication", "datagram_batch"},
+    {"gate", "rings", "authentication", "datagram_batch", "ipc_wakeup"},
     {"link_socket", "tcp_fan_out", "tcp_socket", "ipc_socket"},
     {"ipc_fan_out"},
     {"links"},

@@ -126,7 +126,7 @@ def test_an_end_far_ahead_is_a_loss_of_a_source_paced_log(receiving: Context) ->
         ({"capacity": CAPACITY * 2}, True),
         ({"position": -8}, True),
         ({"position": 4}, True),
-        ({"version_low": 4, "version_high": 4}, True),
+        ({"version_low": 5, "version_high": 5}, True),
         ({}, False),
     ],
 )

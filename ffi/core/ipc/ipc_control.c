@@ -19,26 +19,26 @@ bool um_ipc_control_decode(const uint8_t *data, size_t length, um_ipc_control *m
            message->reason <= UM_IPC_REASON_KEY && message->is_source_paced <= 1 && message->is_wanted <= 1;
 }
 
-uint16_t um_ipc_common_version(const um_ipc_control *peer)
+uint16_t um_ipc_common_version(const um_ipc_control *peer, bool can_share)
 {
-    uint16_t high = peer->version_high < UM_IPC_VERSION_HIGH ? peer->version_high : UM_IPC_VERSION_HIGH;
+    uint16_t own = um_ipc_highest_version(can_share), high = peer->version_high < own ? peer->version_high : own;
     return high >= UM_IPC_VERSION_LOW && high >= peer->version_low ? high : 0;
 }
 
 /* Compares all bits of the keys at once, so that the time a refusal takes does not depend on how many agree. */
-static bool has_key(const um_ipc_control *hello, uint64_t key)
+static bool has_key(const um_ipc_control *hello, uint16_t version, uint64_t key)
 {
-    return um_ipc_common_version(hello) >= UM_IPC_VERSION_KEYS && (hello->key ^ key) == 0;
+    return version >= UM_IPC_VERSION_KEYS && (hello->key ^ key) == 0;
 }
 
-enum um_ipc_reason um_ipc_judge_hello(const um_ipc_control *hello, uint32_t session_id, uint64_t key,
+enum um_ipc_reason um_ipc_judge_hello(const um_ipc_control *hello, uint16_t version, uint32_t session_id, uint64_t key,
                                       uint32_t receiver_count, uint32_t receivers_max)
 {
-    if (um_ipc_common_version(hello) == 0)
+    if (version == 0)
         return UM_IPC_REASON_VERSION;
     if (hello->session_id != session_id)
         return UM_IPC_REASON_SESSION;
-    if (key != 0 && !has_key(hello, key))
+    if (key != 0 && !has_key(hello, version, key))
         return UM_IPC_REASON_KEY;
     return receiver_count >= receivers_max ? UM_IPC_REASON_FULL : UM_IPC_REASON_NONE;
 }

@@ -3,13 +3,18 @@
  *   receiver                                         source
  *     HELLO: session, versions it can speak,
  *            the log's key if it has one     ------->
- *                                            <-------  WELCOME: version, capacity, position, pacing; two descriptors:
- *                                                      the log segment and the receiver's page
+ *                                            <-------  WELCOME: version, capacity, position, pacing; descriptors: the
+ *                                                      log segment, the receiver's page, and from version 4 on two
+ *                                                      eventfds, one that wakes the receiver, one the source
  *                                            <-------  or REFUSED: reason, versions the source can speak; it closes
  *     TOPIC: it receives a topic, or no more,
  *            and its longest message         ------->   from version 2 on
- *     WAKE: the wanted position is reached   ------->
- *                                            <-------  WAKE: the log is no longer empty
+ *     WAKE: the wanted position is reached   ------->   before version 4
+ *                                            <-------  WAKE: the log is no longer empty; before version 4
+ *
+ * From version 4 on either side wakes the other by a write to its eventfd, and the socket carries only what is above.
+ * Two processes share eventfds only if they belong to one user (io/ipc_wakeup.h has the reason), so either side speaks
+ * versions below 4 only with a process of another user. Such a pair, and a peer of an earlier build, wakes by WAKE.
  *
  * A log with a key admits only receivers whose HELLO carries it: the source hands the key to whom it chooses, by a way
  * of its own (docs/driver.md). A log without key admits every receiver.
@@ -27,9 +32,10 @@
 enum {
     UM_IPC_MAGIC = 0x554d4950,
     UM_IPC_VERSION_LOW = 1, /* the versions that this build speaks */
-    UM_IPC_VERSION_HIGH = 3,
+    UM_IPC_VERSION_HIGH = 4,
     UM_IPC_VERSION_TOPICS = 2, /* the first with TOPIC */
     UM_IPC_VERSION_KEYS = 3,   /* the first with the key of a log */
+    UM_IPC_VERSION_EVENTS = 4, /* the first with eventfds in place of WAKE */
     UM_IPC_CONTROL_BYTES = 40,
 };
 
@@ -70,11 +76,17 @@ _Static_assert(sizeof(um_ipc_control) == UM_IPC_CONTROL_BYTES, "no padding");
 um_ipc_control um_ipc_control_make(enum um_ipc_kind kind, uint32_t session_id);
 /* Returns false if these bytes are no message. */
 bool um_ipc_control_decode(const uint8_t *data, size_t length, um_ipc_control *message);
-/* Returns the highest version that both this build and the peer speak; 0: none. */
-uint16_t um_ipc_common_version(const um_ipc_control *peer);
-/* Returns why a source of the session with `receiver_count` of at most `receivers_max` receivers refuses a HELLO. `key`
- * is that of its log; 0: none, and any HELLO will do. */
-enum um_ipc_reason um_ipc_judge_hello(const um_ipc_control *hello, uint32_t session_id, uint64_t key,
+/* Returns the highest version that this build speaks with a peer that may share eventfds, or may not. */
+static inline uint16_t um_ipc_highest_version(bool can_share)
+{
+    return can_share ? UM_IPC_VERSION_HIGH : UM_IPC_VERSION_EVENTS - 1;
+}
+/* Returns the highest version that both this build and the peer speak with each other; 0: none. */
+uint16_t um_ipc_common_version(const um_ipc_control *peer, bool can_share);
+/* Returns why a source of the session with `receiver_count` of at most `receivers_max` receivers refuses a HELLO.
+ * `version` is the one in common with the receiver. `key` is that of the source's log; 0: none, and any HELLO will do.
+ */
+enum um_ipc_reason um_ipc_judge_hello(const um_ipc_control *hello, uint16_t version, uint32_t session_id, uint64_t key,
                                       uint32_t receiver_count, uint32_t receivers_max);
 
 #endif
