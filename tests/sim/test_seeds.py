@@ -80,6 +80,7 @@ RECOVERY_REGRESSIONS = {
     3: "fetched messages were delivered before BOS",
     6: "a false range moved the position of the stream",
     59: "a bounded fetch requested its range again after a reconnect, and skipped earlier messages",
+    219672336843750: "a retransmission of messages that a fetch had given up was delivered after their loss event",
     267: "requests were limited to the outstanding maximum, although a message with more fragments needs more",
     293: "a gap whose recovery was due while the queue was full made the timer run forever",
     299: "the bytes of a fragment held before the past was known were not counted for its message",

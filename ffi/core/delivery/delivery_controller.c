@@ -15,6 +15,7 @@ enum {
                                 it may be very long */
     WITH_MORE = UM_MESSAGE_REQUEST | UM_MESSAGE_PROPERTIES, /* the message needs more than a row */
     SPAN_MAX = 1 << 30,                                     /* sqns distinguishable from next_sqn on, with a margin */
+    GIVEN_UP_MAX = 1 << 16,                                 /* sqns before the end of a fetch that was given up */
     GAP_CHECK_NS = 10000000, /* interval of checks on a gap that is due and could not be given up */
 };
 
@@ -256,9 +257,21 @@ static bool resume(um_delivery *delivery, uint32_t sqn, const um_arrival *arriva
     return true;
 }
 
+/* True for a repeated sqn of those that a fetch has given up, or before them: its loss event is in the queue, or the
+ * late join begins behind it. Datagrams that were missed unnoticed before the fetch was given up arrive like this. A
+ * sqn that is not repeated shows where the stream is, and may show that the source's range was false. */
+static bool is_given_up(const um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
+{
+    uint32_t behind = delivery->resume_sqn - sqn;
+    return arrival->is_repeated && delivery->state == UM_DELIVERY_WAITING && delivery->has_given_up && behind > 0 &&
+           behind <= GIVEN_UP_MAX;
+}
+
 static void first_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
 {
-    if (UM_UNLIKELY(resume(delivery, message->sqn, arrival)))
+    bool resumes = resume(delivery, message->sqn, arrival);
+    delivery->has_given_up = false;
+    if (UM_UNLIKELY(resumes))
         return;
     delivery->highest_sqn = message->sqn - 1;
     delivery->highest_transport_sqn = arrival->transport_sqn;
@@ -341,6 +354,10 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
         return;
     if (delivery->state >= UM_DELIVERY_ENDING || is_before_mapping(delivery, arrival))
         return;
+    if (UM_UNLIKELY(is_given_up(delivery, message->sqn, arrival))) {
+        UM_COUNT(delivery->receiver->counters.duplicate_fragments, 1);
+        return;
+    }
     if (UM_UNLIKELY(is_left_to_slow_reader(delivery, message->sqn, true, arrival)))
         return;
     if (UM_UNLIKELY(um_delivery_fetch_is_active(delivery)) &&
@@ -374,7 +391,8 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
 
 void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
 {
-    if (delivery->state >= UM_DELIVERY_ENDING || is_before_mapping(delivery, arrival))
+    if (delivery->state >= UM_DELIVERY_ENDING || is_before_mapping(delivery, arrival) ||
+        is_given_up(delivery, sqn, arrival))
         return;
     if (UM_UNLIKELY(is_left_to_slow_reader(delivery, sqn, false, arrival)))
         return;

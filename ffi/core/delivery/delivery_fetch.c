@@ -27,7 +27,7 @@ void um_delivery_fetch_begin_with_live(um_delivery *delivery)
     delivery->fetch.state = UM_DELIVERY_FETCH_IDLE;
     delivery->fetch.has_reported = false;
     delivery->state = UM_DELIVERY_WAITING;
-    delivery->has_resume = true;
+    delivery->has_resume = delivery->has_given_up = true;
     delivery->resume_sqn = delivery->next_sqn;
     delivery->mapped_sqn = delivery->fetch.given_up_sqn; /* earlier datagrams do not show where the stream is */
 }

@@ -142,6 +142,7 @@ typedef struct um_delivery {
     bool is_topic_reported;     /* streams: its topic was requested on this connection */
     uint8_t topic_round;        /* others: the round in which its topic was last reported (topic_reports.h); 0: never */
     bool has_resume;            /* resume_sqn is valid: the position of an earlier session, or of this one at its end */
+    bool has_given_up;          /* in state WAITING: a fetch of this session has given up the sqns before resume_sqn */
 
     uint32_t id; /* owner of its reorder buffer entries; never 0, never reused within a context */
     uint32_t topic_index;
@@ -176,6 +177,7 @@ typedef struct um_arrival {
     um_frames *frames;       /* the frames that hold the datagram; NULL: it is not in a frame */
     bool has_earlier_losses; /* a lost datagram may carry earlier messages of the topic (start_gate.h) */
     bool is_stream;          /* received over TCP, in order: a gap of any size means the data was never sent */
+    bool is_repeated;        /* a retransmission: it does not show where the stream is */
 } um_arrival;
 
 /* True while messages are fetched, or a fetch that was given up has missing messages. */

@@ -624,6 +624,7 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_packet
                           .transport_sqn = packet->sqn,
                           .datagram_bytes = length,
                           .frames = rx->frames,
+                          .is_repeated = (packet->flags & UM_LBTRM_FLAG_RETRANSMISSION) != 0,
                           .is_stream = um_transport_is_stream(session->config.id.transport)};
     um_filter_report report;
     switch (packet->type) {
