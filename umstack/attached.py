@@ -409,7 +409,7 @@ def _log_options(options: SourceOptions) -> SourceOptions:
 class AttachedReceiver(Receiver):
     """A receiver whose topic a driver receives. Made by Context.receiver()."""
 
-    __slots__ = ("_driver", "_number", "_recovery", "_sessions")
+    __slots__ = ("_driver", "_former", "_number", "_recovery", "_sessions")
 
     def __init__(
         self,
@@ -428,6 +428,8 @@ class AttachedReceiver(Receiver):
         self._recovery = recovery
         self._sessions: dict[TransportAddress, str] = {}
         """The logs that it is attached to, and the sessions on the network of their sources."""
+        self._former: set[TransportAddress] = set()
+        """Logs that a former driver announced, and the present one has not announced."""
         self._number = 0
         super().__init__(engine, resolver, topic, options, on_message, queue, takes_group)
         # For wildcard receivers and NoSource. The driver looks for sources by itself.
@@ -503,6 +505,7 @@ class AttachedReceiver(Receiver):
         if len(self._sessions) == _SESSIONS_MAX:  # the ends of some were not reported
             del self._sessions[next(iter(self._sessions))]
         self._sessions[address] = name.rpartition("[")[0]
+        self._former.discard(address)
 
     def check_answer(self, answer: Mapping[str, Any]) -> None:
         """Raise DriverError for a driver without the keys of the topic."""
@@ -514,7 +517,8 @@ class AttachedReceiver(Receiver):
         return [one for name in names if (one := address_of_name(name)) is not None]
 
     def on_driver_lost(self) -> None:
-        """Report it."""
+        """Report it, and stop counting the sources of its logs, whose ends may be noticed later."""
+        self._former = set(self._sessions)
         self._subscription.report_driver_lost()
 
     def update_request(self, fields: dict[str, Any]) -> None:
@@ -540,7 +544,8 @@ class AttachedReceiver(Receiver):
         attached = super()._known_sources()
         if not attached or not self._number:
             return attached
-        return max(0, attached - self._driver.unconnected(self._number))
+        announced = sum(log not in self._former for log in [*self._sessions])
+        return max(0, min(attached, announced) - self._driver.unconnected(self._number))
 
     @property
     def sources(self) -> list[str]:

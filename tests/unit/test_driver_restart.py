@@ -225,6 +225,29 @@ def test_a_sequential_context_attaches_to_the_next_driver() -> None:
         assert source.wait_drained(timeout=SECONDS)
 
 
+def test_sources_of_a_former_driver_are_not_counted(remote: Context) -> None:
+    """A receiver that has not noticed yet that the log has ended is not connected: it would miss the next messages. In
+    sequential mode it notices when the protocol runs."""
+    with (
+        driver() as one,
+        attached(one.path, operational_mode="sequential") as context,
+        context.receiver("former") as receiver,
+        remote.source("former") as source,
+    ):
+        receiver.wait_connected(timeout=SECONDS)
+        client_of = context._driver
+        assert client_of is not None
+        connection = client_of._connection
+        one.restart()
+        wait_for(
+            lambda: client_of._connection is not connection and not client_of.is_searching, "the next driver"
+        )
+        assert receiver._known_sources() == 0
+        receiver.wait_connected(timeout=SECONDS)
+        source.send(payload(0), flush=True)
+        take_until(receiver, 0)
+
+
 def test_a_path_is_an_error_after_the_search() -> None:
     """Sends that wait raise DriverError; nothing hangs, and the context can be closed while it searches."""
     with driver() as one, attached(one.path, driver_search_timeout=300) as context:
