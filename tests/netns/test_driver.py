@@ -79,6 +79,7 @@ def test_losses_on_the_network_are_reported_exactly(make_lab: MakeLab, link: str
         subscriber = begin("subscribe", "loss", transport_lbtrm_send_naks=0, **QUICK_LOSS)
         with far.source("loss", transport_topic_sequence_number_info_interval=200) as source:
             source.wait_connected(timeout=SECONDS)
+            subscriber.connect()
             source.send(payload(0), flush=True)
             assert sum(subscriber.ask("1")["counts"].values()) == 1
             lab.port(here.number).set(loss=0.05)
@@ -109,6 +110,8 @@ def test_a_lost_last_message_is_reported_as_soon_as_without_a_driver(make_lab: M
         }
         with far.source("last", transport_topic_sequence_number_info_interval=200) as source:
             source.wait_connected(2, SECONDS)
+            for receiver in receivers.values():
+                receiver.wait_connected(timeout=SECONDS)
             source.send(payload(0), flush=True)
             for receiver in receivers.values():
                 collect(receiver, 1)
@@ -145,6 +148,7 @@ def test_a_killed_driver_is_replaced_without_unreported_losses(shared_lab: Lab, 
     ):
         subscriber, publisher = begin("subscribe", topic), begin("publish", topic)
         source.wait_connected(timeout=SECONDS)
+        subscriber.connect(2)
         source.send_many([payload(i) for i in range(COUNT)], flush=True)
         near = publisher.ask(str(COUNT))["transport"]
         assert sum(subscriber.ask(str(2 * COUNT))["counts"].values()) == 2 * COUNT

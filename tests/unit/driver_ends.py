@@ -110,6 +110,10 @@ class Application:
         self.order(order)
         return json.loads(self.hear())
 
+    def connect(self, sources: int = 1) -> None:
+        """Wait until its receiver has sources. A driver waits for it only for a moment, before the first message."""
+        assert self.ask(f"connect {sources}") == "connected"
+
     def kill(self) -> None:
         """Kill it at once."""
         self.process.kill()
@@ -179,7 +183,11 @@ def _subscribe(context: Context, topic: str, options: dict[str, Any]) -> None:
     receiver = context.receiver(topic, **options)
     print("ready", flush=True)
     for line in sys.stdin:
-        # Take messages until this many have come or were lost, or nothing comes for a second.
+        if line.startswith("connect"):
+            receiver.wait_connected(int(line.split()[1]), SECONDS)
+            print(json.dumps("connected"), flush=True)
+            continue
+        # Take messages until this many have come or were lost, or nothing comes for two seconds.
         wanted = int(line)
         while sum(map(len, numbers.values())) + sum(lost.values()) < wanted:
             batch = receiver.poll(timeout=SECONDS / 5)

@@ -150,6 +150,8 @@ def test_a_remote_source_is_received_as_without_driver(running: RunningDriver, r
             remote.source(topic, flow_control="min", send_timestamps=stamps) as source,
         ):
             source.wait_connected(2, SECONDS)
+            for receiver in (first, second):
+                receiver.wait_connected(timeout=SECONDS)
             for data in sent:
                 source.send(data, flush=True)
             source.send_many([b"%d" % i for i in range(20_000)], flush=True)
@@ -286,6 +288,7 @@ def test_a_receiver_that_comes_later_begins_with_the_next_message(
     with attached(running.path) as one, remote.source("later", flow_control="min") as source:
         with one.receiver("later") as early:
             source.wait_connected(timeout=SECONDS)
+            early.wait_connected(timeout=SECONDS)
             source.send(b"first", flush=True)
             assert collect(early, 1)[0].data == b"first"
             with attached(running.path) as other, other.receiver("later") as late:
@@ -307,6 +310,8 @@ def test_a_stopped_subscriber_loses_exactly_what_it_missed(remote: Context) -> N
         quick, slow = (begin("subscribe", "stopped", **options) for _ in range(2))
         with remote.source("stopped", flow_control="min") as source:
             source.wait_connected(timeout=SECONDS)
+            quick.connect()
+            slow.connect()
             source.send_many([payload(i) for i in range(100)], flush=True)
             assert sum(slow.ask("100")["counts"].values()) == 100
             slow.process.send_signal(signal.SIGSTOP)
@@ -334,6 +339,8 @@ def test_the_death_of_a_subscriber_concerns_no_other(running: RunningDriver, rem
         dying, living = (begin("subscribe", "widow") for _ in range(2))
         source = remote.source("widow", flow_control="min")
         source.wait_connected(timeout=SECONDS)
+        dying.connect()
+        living.connect()
         source.send_many([payload(i) for i in range(1000)], flush=True)
         assert sum(dying.ask("1000")["counts"].values()) == 1000
         dying.kill()

@@ -342,6 +342,7 @@ def test_a_receiver_slower_than_the_network_loses_nothing(running: RunningDriver
         remote.source("paced", flow_control="min") as source,
     ):
         source.wait_connected(timeout=SECONDS)
+        receiver.wait_connected(timeout=SECONDS)
         sender = threading.Thread(target=lambda: [source.send(bytes(64_000)) for _ in range(count)])
         sender.start()
         before = -1

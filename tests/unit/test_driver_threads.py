@@ -46,12 +46,10 @@ def _sleeps(pid: int) -> int:
 
 def test_one_thread_carries_every_message(shared: RunningDriver, remote: Context) -> None:
     """Publishers, subscribers and a receiver of the network, without a thread besides those of the idle driver: the
-    main thread, and one that waits for signals."""
-    threads = _threads(shared.process.pid)
-    assert threads <= 2
+    main thread, and one that waits for signals, which may start after the driver serves."""
     with applications(shared.path) as begin, remote.receiver("several") as far:
         exchange_several(begin, far)
-        assert _threads(shared.process.pid) == threads
+        assert _threads(shared.process.pid) <= 2
 
 
 def test_a_dead_publisher_ends_after_its_last_message(shared: RunningDriver, remote: Context) -> None:
@@ -81,7 +79,7 @@ def test_a_full_log_holds_the_network(shared: RunningDriver, remote: Context) ->
         remote.source("paced", flow_control="min") as source,
         remote.source("beside", flow_control="min") as other,
     ):
-        for one in (source, other):
+        for one in (source, other, receiver, beside):
             one.wait_connected(timeout=SECONDS)
         sender = threading.Thread(target=lambda: [source.send(bytes(64_000)) for _ in range(count)])
         sender.start()
@@ -111,6 +109,7 @@ def test_an_application_that_does_not_attach_delays_no_other_topic(
     ):
         for source in (slow_source, quick_source):
             source.wait_connected(timeout=SECONDS)
+        quick.wait_connected(timeout=SECONDS)  # the driver does not wait here until it has attached
         slow_source.send(b"slow", flush=True)
         for number in range(100):
             quick_source.send(payload(number), flush=True)
