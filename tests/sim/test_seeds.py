@@ -80,6 +80,7 @@ RECOVERY_REGRESSIONS = {
     3: "fetched messages were delivered before BOS",
     6: "a false range moved the position of the stream",
     59: "a bounded fetch requested its range again after a reconnect, and skipped earlier messages",
+    246383494025358: "the fetch filled the oldest gap, and the next one, detected before it, had no timer",
     219672336843750: "a retransmission of messages that a fetch had given up was delivered after their loss event",
     267: "requests were limited to the outstanding maximum, although a message with more fragments needs more",
     293: "a gap whose recovery was due while the queue was full made the timer run forever",

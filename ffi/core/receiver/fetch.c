@@ -2,6 +2,7 @@
 
 #include "core/delivery/delivery_controller.h"
 #include "core/delivery/delivery_fetch.h"
+#include "core/delivery/order_map.h"
 #include "core/receiver/receiver_session.h"
 
 void um_fetch_begin(um_fetch *fetch)
@@ -109,20 +110,22 @@ static int step(um_fetch *fetch, um_receiver_session *session, um_delivery *deli
     return 0;
 }
 
-/* True if a gap may be due before the reader has made space or anything arrives. */
-static bool has_timed_gap(const um_delivery *delivery)
+/* Returns when the oldest gap was detected, if it may be due before the reader has made space or anything arrives, else
+ * UM_NEVER_NS. Gaps are in the order of their numbers: the next oldest may have been detected before it. */
+static int64_t timed_gap_ns(um_delivery *delivery)
 {
-    return delivery->state == UM_DELIVERY_RUNNING && delivery->gap_count > 0 && !delivery->is_starved &&
-           !delivery->announcements_due;
+    bool is_timed = delivery->state == UM_DELIVERY_RUNNING && delivery->gap_count > 0 && !delivery->is_starved &&
+                    !delivery->announcements_due;
+    return is_timed ? um_order_map_gap(delivery, 0)->detected_ns : UM_NEVER_NS;
 }
 
 int um_fetch_step(um_fetch *fetch, um_receiver_session *session, um_delivery *delivery, const uint8_t *received,
                   uint32_t length, uint8_t *out, uint32_t capacity, int64_t now_ns)
 {
-    bool had_timed_gap = has_timed_gap(delivery);
+    int64_t former_ns = timed_gap_ns(delivery);
     fetch->wakes_node = false;
     int result = step(fetch, session, delivery, received, length, out, capacity, now_ns);
-    fetch->wakes_node |= has_timed_gap(delivery) && !had_timed_gap;
+    fetch->wakes_node |= timed_gap_ns(delivery) < former_ns;
     return result;
 }
 

@@ -59,7 +59,7 @@ typedef struct um_fetch {
     bool is_caught_up;         /* no message is missing now */
     bool is_left_to_transport; /* the source does not retain the next message, which has not timed out yet */
     bool is_given_up;          /* the fetch ended without success */
-    bool wakes_node;           /* the last call gave up messages, or left gaps that had no timer: um_node_wake */
+    bool wakes_node;           /* the last call gave up messages, or left a gap that is due earlier: um_node_wake */
 
     bool has_requested_range; /* on this connection */
     bool has_heard;           /* bytes have arrived since the last request */
