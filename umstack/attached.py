@@ -432,6 +432,7 @@ class AttachedReceiver(Receiver):
         """Logs that a former driver announced, and the present one has not announced."""
         self._number = 0
         super().__init__(engine, resolver, topic, options, on_message, queue, takes_group)
+        self._register()
         # For wildcard receivers and NoSource. The driver looks for sources by itself.
         self._resolver.query(topic, options)
         try:
@@ -441,6 +442,9 @@ class AttachedReceiver(Receiver):
         except BaseException:
             self.close()
             raise
+
+    def _register(self) -> None:
+        """Register at the Stores of sources that are found from now on."""
 
     # ---- what the driver sends, and its end; on the client's thread ----
 
@@ -544,8 +548,8 @@ class AttachedReceiver(Receiver):
         attached = super()._known_sources()
         if not attached or not self._number:
             return attached
-        announced = sum(log not in self._former for log in [*self._sessions])
-        return max(0, min(attached, announced) - self._driver.unconnected(self._number))
+        present = sum(log not in self._former for log in [*self._sessions]) + self._subscription.direct_count
+        return max(0, min(attached, present) - self._driver.unconnected(self._number))
 
     @property
     def sources(self) -> list[str]:

@@ -60,14 +60,13 @@ class PersistentReceiver(Receiver):
         """The last message of each source that the application got and has not consumed yet."""
         self._iterated: UnreadRows | None = None
         """Rows that iterators yield one by one; only those that they have yielded count as read."""
-        wrapped = on_message and self._acknowledging(on_message)
-        self._open(engine, resolver, topic, replace(options, use_otr=1), wrapped)
-        bounded = session._replace(
+        self._session = session._replace(
             recovered_max=options.retransmit_request_maximum or None,
             pacing=Pacing(options.ume_receiver_paced_persistence),
             is_confirming=options.ume_allow_confirmed_delivery,
         )
-        registrations.add_receiver(self._subscription, bounded)
+        wrapped = on_message and self._acknowledging(on_message)
+        self._open(engine, resolver, topic, replace(options, use_otr=1), wrapped)
 
     def _open(
         self,
@@ -78,6 +77,11 @@ class PersistentReceiver(Receiver):
         on_message: Callable[[Event], None] | None,
     ) -> None:
         super().__init__(engine, resolver, topic, options, on_message, None)
+        self._register()
+
+    def _register(self) -> None:
+        """Register at the Stores of sources that are found from now on."""
+        self._registrations.add_receiver(self._subscription, self._session)
 
     def _acknowledging(self, on_message: Callable[[Event], None]) -> Callable[[Event], None]:
         def call(event: Event) -> None:

@@ -17,7 +17,9 @@ from umstack.config import Config
 from umstack.driver.protocol import MESSAGE_MAX_BYTES, VERSION_HIGH, VERSION_LOW, SharedLog
 from umstack.driving import driver
 from umstack.driving.topics import SharedSource, key_of
+from umstack.persistence.advertised import Stored
 from umstack.resolution.topic_name import encode_topic_name
+from umstack.store.wire import STORES_MAXIMUM
 from umstack_xdp.broker_policy import Policy
 
 INSTRUMENTED = ("umstack.driver.protocol", "umstack.driving.driver")
@@ -26,6 +28,7 @@ _APPLICATIONS = 3
 _HONEST = 0
 _MESSAGES_MAX = 16
 _LOG = {"session_id": 7, "transport_id": 20000, "topic_index": 1, "key": 2**63}
+_STORED = {"stores": [["10.0.0.1", 14567], ["10.0.0.2", 14567]], "fragment_bytes": 1344}
 _ATTACH = {"do": "attach", "low": VERSION_LOW, "high": VERSION_HIGH, "host": host_id()}
 _MESSAGES = [
     {"do": "receive", "request": 1, "id": 1, "topic": "a", "options": {}},
@@ -36,6 +39,7 @@ _MESSAGES = [
     {"do": "unconnected", "request": 10, "id": 1},
     {"do": "publish", "request": 3, "id": 3, "topic": "a", "options": {"transport": "lbtrm"}, **_LOG},
     {"do": "publish", "request": 4, "id": 4, "topic": "honest", "options": {}, **_LOG},
+    {"do": "publish", "request": 14, "id": 5, "topic": "a", "options": {}, **_LOG, **_STORED},
     {"do": "state", "request": 5, "id": 3},
     {"do": "events", "request": 8, "id": 3, "after": 0},
     {"do": "end", "request": 6, "id": 1},
@@ -82,10 +86,18 @@ class _Published:
     transport, network_topic_index, message_max_bytes = "LBTRM:a", 1, 1000
     reached, naks, is_idle, is_drained = 0, 0, True, True
 
-    def __init__(self, _context: Any, topic: str, options: Mapping[str, str], log: SharedLog) -> None:
+    def __init__(
+        self,
+        _context: Any,
+        topic: str,
+        options: Mapping[str, str],
+        log: SharedLog,
+        stored: Stored | None,
+    ) -> None:
         encode_topic_name(topic)
         Config().source_options(**cast("Any", options))
-        self.topic, self.shared = topic, SharedSource(topic, log)
+        assert stored is None or 0 < len(stored.stores) <= STORES_MAXIMUM
+        self.topic, self.shared = topic, SharedSource(topic, log, stored.stores if stored else ())
         self.ended = SimpleNamespace(is_set=lambda: True)
 
     def state(self) -> dict[str, Any]:

@@ -171,7 +171,12 @@ def fixed_fragment_bytes(core: CoreContext, transport: str) -> int:
     Raises:
         OptionError: As for the session.
     """
-    return min(core.datagram_bytes, _datagram_max_bytes(core, transport)) - _HEADERS_BYTES
+    of_streams = {
+        "tcp": core.options.transport_tcp_datagram_max_size_bytes,
+        "lbtipc": core.options.transport_lbtipc_datagram_max_size_bytes,
+    }
+    longest = of_streams.get(transport) or _datagram_max_bytes(core, transport)
+    return min(core.datagram_bytes, longest) - _HEADERS_BYTES
 
 
 def _datagram_max_bytes(core: CoreContext, transport: str) -> int:

@@ -258,6 +258,12 @@ class Subscription:
         return sorted(self._mapped.copy())
 
     @property
+    def direct_count(self) -> int:
+        """The number of its sources that it does not receive from a log of a driver. Any thread."""
+        logs = self._logs.copy()
+        return sum(name not in logs for name in self._mapped.copy())
+
+    @property
     def transports(self) -> list[str]:
         """The names of the sessions that its sources are in. Any thread."""
         return sorted({source.rpartition("[")[0] for source in self._mapped.copy()})
