@@ -550,7 +550,9 @@ class PersistentSource:
             if self._is_closed:
                 return []
         if not self._source.closed:
-            self.wait_stable(timeout)
+            with contextlib.suppress(UmError):  # no driver sends them: the Stores get them from this process
+                self._source.flush()
+            self._wait(lambda: not len(self._side.flight), time.monotonic() + timeout)
         with self._changed:
             self._is_closed = True
             self._side.flight.end()  # a message that another thread sends from now on would be missing in the result

@@ -28,7 +28,7 @@ UNPRIVILEGED = [*AS_NOBODY, "--inh-caps=-all", "--no-new-privs"]
 class RunningDriver:
     """A driver process and the path of its socket."""
 
-    def __init__(self, begin: Callable[[], subprocess.Popen[str]], path: Path) -> None:
+    def __init__(self, begin: Callable[..., subprocess.Popen[str]], path: Path) -> None:
         self._begin, self.path = begin, path
         self.process = begin()
 
@@ -41,6 +41,10 @@ class RunningDriver:
         """Kill it, and start another at the same path."""
         self.kill()
         self.process = self._begin()
+
+    def begin_with(self, **options: object) -> None:
+        """Start another with more options at the same path, after kill()."""
+        self.process = self._begin(**options)
 
 
 def driver_command(path: Path, interface: str, *arguments: str, **options: object) -> list[str]:
@@ -59,9 +63,9 @@ def driver(
         Path(folder).chmod(0o755)  # other users connect
         path = Path(folder) / "driver.sock"
         chosen = {**OWN_ADDRESSES, **options}
-        command = driver_command(path, interface, *arguments, **chosen)
 
-        def begin() -> subprocess.Popen[str]:
+        def begin(**more: object) -> subprocess.Popen[str]:
+            command = driver_command(path, interface, *arguments, **{**chosen, **more})
             process: subprocess.Popen[str] = run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
             complaints = cast("TextIO", process.stderr)
             line = complaints.readline()

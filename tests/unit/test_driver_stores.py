@@ -133,3 +133,32 @@ def test_fragments_that_the_driver_cannot_send_are_refused(store: PausedStore) -
         with pytest.raises(OptionError, match="do not fit the driver's datagrams") as caught:
             source_at(context, store)
         assert "same datagram sizes" in str(caught.value.hint)
+
+
+def test_a_receiver_gets_no_message_twice_when_drivers_follow_fast(store: PausedStore) -> None:
+    """UP-33: the second driver replaces the first before the receiver has mapped the log that this one announced."""
+    with (
+        driver(**SIZES) as one,
+        attached(one.path, **SIZES) as publishing,
+        attached(one.path, **SIZES) as receiving,
+        receiving.receiver("orders", session_id="risk3") as receiver,
+        source_at(publishing, store) as source,
+    ):
+        for first in range(0, 5 * ROUND, ROUND):
+            expected = list(range(first, first + ROUND))
+            source.send_many([b"%d" % number for number in expected], flush=True)
+            assert numbers(collect(receiver, ROUND)) == expected
+            restart(one, source)
+
+
+def test_a_source_that_the_next_driver_refuses_can_be_closed(store: PausedStore) -> None:
+    """The Stores get its messages from the application, and its connections to them end."""
+    with driver(**SIZES) as one, attached(one.path, **SIZES) as context:
+        source = source_at(context, store)
+        source.send(b"first", flush=True)
+        one.kill()
+        one.begin_with(transport_lbtrm_datagram_max_size=1000)
+        with pytest.raises(OptionError, match="do not fit"):
+            source.send(b"second", flush=True, timeout=SECONDS)
+        assert source.close() == []
+        assert not source._thread.is_alive()

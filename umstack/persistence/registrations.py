@@ -407,6 +407,8 @@ class StoreRegistrations:
             position = subscription.unmap(
                 former.source.session, former.source.mapped_topic_index, former.source.name
             )
+            if position is None:
+                position = former.wanted_sqn  # it ended before it was mapped
             if position is not None and (position - start_sqn) % (1 << 32) < 1 << 31:
                 start_sqn = position
             del self._registrations[key]
