@@ -21,6 +21,7 @@ from umstack._engine.transport_address import LbtipcAddress
 from umstack.attached import AttachedReceiver
 from umstack.config import ReceiverOptions
 from umstack.driver import DriverClient, SharedLog
+from umstack.driver.protocol import session_of
 from umstack.errors import UmError
 from umstack.events import Event
 from umstack.foreign_text import displayed
@@ -66,11 +67,11 @@ class AttachedPersistentReceiver(PersistentReceiver, AttachedReceiver):
 
     def _map_registered(self, name: str, log: SharedLog, stores: tuple[Endpoint, ...]) -> bool:
         address = LbtipcAddress(host_id(), log.session_id, log.transport_id)
-        network, _, index = name.rpartition("[")
+        network, index = session_of({"name": name})
         config = receiver_session_config(address, self.options, self._engine.core, log_key=log.key)
         source = StoredSource(
             self.topic,
-            int(index[:-1]),
+            index,
             network,
             address,
             UNKNOWN_IP,

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,7 +30,7 @@ from umstack import (
     UnrecoverableLoss,
 )
 from umstack.attached import AttachedReceiver
-from umstack.driver import client
+from umstack.driver import SharedLog, client
 from umstack.driver.client import listening_path
 from umstack.driver.protocol import MESSAGE_MAX_BYTES, VERSION_HIGH, VERSION_LOW, decode, encode
 from umstack.events import Event
@@ -317,7 +318,8 @@ def test_announcements_that_wait_are_one_per_source() -> None:
     one._pending, one._changed = {}, threading.Condition()
     for log in range(3):
         for name in ("a", "b"):
-            one._on_message({"do": "source", "ids": [1], "name": name, "session_id": log})
+            announced = asdict(SharedLog(log, 0, 1, 1))
+            one._on_message({"do": "source", "ids": [1], "name": name, **announced})
     assert [fields["session_id"] for fields in one._pending.values()] == [2, 2]
 
 

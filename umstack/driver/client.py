@@ -32,6 +32,7 @@ from umstack.driver.protocol import (
     VERSION_HIGH,
     VERSION_LOW,
     SharedLog,
+    check_announcement,
     common_version,
     decode,
     default_path,
@@ -531,6 +532,7 @@ class DriverClient:
 
     def _on_message(self, fields: dict[str, Any]) -> None:
         if fields.get("do") == "source":
+            check_announcement(fields)
             # A later log of the same source takes the place of one that its receiver was not ready for.
             name, numbers = text_of(fields, "name"), numbers_of(fields, "ids")
             with self._changed:

@@ -41,6 +41,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +49,7 @@ from typing import Any
 
 from umstack._engine.endpoint import Endpoint
 from umstack._engine.source_events import ReceiverEvent
+from umstack._engine.transport_address import address_of_name
 from umstack.config import Scope, find_option
 from umstack.errors import (
     DriverError,
@@ -74,6 +76,8 @@ _KEY_MAX = _COUNT_MAX = 2**64 - 1
 _TOPIC_BYTES_MAX = 246
 _OPTIONS_MAX = 256
 _TEXT_MAX = 1024
+_SESSION_MAX = 128
+"""More characters than any name of a transport session has."""
 
 
 NAK_CUTOFF, STALE_TAGS = "nak_cutoff", "stale_tags"
@@ -268,6 +272,23 @@ def stores_of(fields: Mapping[str, Any]) -> tuple[Endpoint, ...]:
     if not all(isinstance(one, list) and len(one) == 2 for one in value):
         raise malformed("stores is no list of pairs")
     return tuple(_endpoint_of({"ip": ip, "port": port}) for ip, port in value)
+
+
+def session_of(fields: Mapping[str, Any]) -> tuple[str, int]:
+    """Return the session on the network of an announced source, and its number there. Raises DriverError."""
+    session, _, rest = text_of(fields, "name").rpartition("[")
+    digits = rest.removesuffix("]")
+    is_named = len(session) <= _SESSION_MAX and (address_of_name(session) or session.startswith("LBTIPC:"))
+    if not is_named or rest == digits or not re.fullmatch("[0-9]{1,10}", digits):
+        raise malformed("name is no name of a source")
+    return session, number_of({"name": int(digits)}, "name")
+
+
+def check_announcement(fields: Mapping[str, Any]) -> None:
+    """Raise DriverError if a source cannot be received as it is announced."""
+    log_of(fields)
+    if stores_of(fields):
+        session_of(fields)
 
 
 def stored_of(fields: Mapping[str, Any]) -> Stored | None:
