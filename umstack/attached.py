@@ -176,8 +176,11 @@ class AttachedSource(Source):
 
     def on_driver_back(self, answer: Mapping[str, Any]) -> None:
         """Send again. The log, and its readers of this host, are the same; the session on the network is new."""
-        self._published = published_of(answer)
-        self.topic_index = self._published.topic_index
+        published = published_of(answer)
+        self.topic_index = published.topic_index
+        self._published = (
+            published  # last: another thread that sees a new session registers it with this topic index
+        )
         self._sent_before = self._sent()
         self._network_events_read = 0
         lib.um_publication_hold(self._handle, False)
@@ -369,9 +372,7 @@ class AttachedSource(Source):
         if not super()._is_drained() or not self._number:
             return super()._is_drained()
         state, sent = self._state(), self._sent()
-        return state.is_drained and (
-            state.reached == self._next_number() or (state.reached == 0 and sent == self._sent_before)
-        )
+        return state.is_drained and (state.reached == self._next_number() or sent == self._sent_before)
 
     @property
     def transport(self) -> str:

@@ -14,7 +14,7 @@ enum {
 typedef struct relay_target {
     um_publication *publication; /* NULL: none */
     bool is_ignored;
-    _Atomic uint32_t reached; /* sqn after the last message */
+    _Atomic int64_t reached; /* sqn after the last message; -1: none was moved */
 } relay_target;
 
 struct um_relay {
@@ -43,6 +43,8 @@ int um_relay_open(um_event_queue *queue, bool keeps_numbers, uint32_t message_ma
         um_unmap(relay, sizeof *relay);
         return -ENOMEM;
     }
+    for (uint32_t i = 0; i < UM_RELAY_SOURCES_MAX; i++)
+        atomic_init(&relay->targets[i].reached, -1);
     *opened = relay;
     return 0;
 }
@@ -95,10 +97,10 @@ void um_relay_forget(um_relay *relay, uint32_t source)
     relay->targets[source].is_ignored = false;
 }
 
-uint32_t um_relay_reached(const um_relay *relay, uint32_t source)
+int64_t um_relay_reached(const um_relay *relay, uint32_t source)
 {
     return source < UM_RELAY_SOURCES_MAX ? atomic_load_explicit(&relay->targets[source].reached, memory_order_acquire)
-                                         : 0;
+                                         : -1;
 }
 
 bool um_relay_is_held(const um_relay *relay)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,16 @@ from umstack._engine.host_identity import host_id
 from umstack._engine.subscription import Mapped
 from umstack._engine.transport_address import LbtipcAddress
 from umstack.driver import SharedLog
-from umstack.driver.protocol import MESSAGE_MAX_BYTES, VERSION_HIGH, VERSION_LOW, log_of
+from umstack.driver.protocol import (
+    MESSAGE_MAX_BYTES,
+    VERSION_HIGH,
+    VERSION_LOW,
+    check_announcement,
+    log_of,
+)
 from umstack.driving import topics
 from umstack.driving.topics import DriverContext, PublishedTopic, ReceivedTopic, SharedSource
-from umstack.errors import UmError
+from umstack.errors import DriverError, UmError
 
 _WRONG_KEYS: dict[str, Callable[[int], int]] = {
     "none": lambda _key: 0,
@@ -362,3 +369,34 @@ def test_a_source_with_a_first_number_is_drained(running: RunningDriver, remote:
         receiver.wait_connected(timeout=SECONDS)
         source.send_many([b"first", b"second"], flush=True)
         assert source.wait_drained(SECONDS).is_complete
+
+
+def test_messages_that_end_at_number_zero_are_not_drained_before_they_are_sent(
+    running: RunningDriver, remote: Context
+) -> None:
+    """UM-83: the next number is 0, and the driver, which waits for a receiver, has published nothing."""
+    first = 2**32 - 10
+    with attached(running.path) as publishing:
+        source = publishing.source("wrapped", initial_sequence_number=first, flow_control="min")
+        for _ in range(10):
+            source.send(b"x", flush=True)
+        assert not source.wait_drained(0.3).is_complete
+        with remote.receiver("wrapped") as receiver:
+            assert len(collect(receiver, 10)) == 10
+            assert source.wait_drained(SECONDS).is_complete
+        source.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "orders", "TCP:10.0.0.1:5[]", "TCP:10.0.0.1:5[-1]", "TCP:10.0.0.1:5[4294967296]", "TCP:10.0.0.1:5[1",
+     "\ud800[1]", "x[1]", "LBTIPC:" + "1" * 130 + "[1]"],
+)  # fmt: skip
+def test_an_announcement_whose_source_cannot_be_registered_is_malformed(name: str) -> None:
+    """Else the thread that reads announcements, or the one that registers at the Stores, would fail."""
+    fields = {**asdict(SharedLog(1, 2, 3, 4)), "stores": [["10.0.0.2", 14567]], "name": name}
+    with pytest.raises(DriverError, match="malformed"):
+        check_announcement(fields)
+    check_announcement({**fields, "stores": []})
+    for session in ("TCP:10.0.0.1:5", "LBTRM:10.0.0.1:5:a:239.1.1.1:6", "LBTIPC:9d098301:20001"):
+        check_announcement({**fields, "name": f"{session}[4294967295]"})

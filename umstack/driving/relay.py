@@ -139,10 +139,11 @@ class Relay:
                 del self._targets[number]
                 self._on_ended(name)
 
-    def reached(self, name: str) -> int:
-        """Return the topic sequence number after the last message of a source that was moved; 0 if none was."""
+    def reached(self, name: str) -> int | None:
+        """Return the topic sequence number after the last message of a source that was moved; None if none was."""
         number = next((number for number, one in [*self._targets.items()] if one == name), None)
-        return 0 if number is None else int(lib.um_relay_reached(self.handle, number))
+        reached = -1 if number is None else int(lib.um_relay_reached(self.handle, number))
+        return None if reached < 0 else reached
 
     def counters(self) -> RelayCounters:
         """Read the counters. Not after close()."""

@@ -408,8 +408,9 @@ class PublishedTopic:
 
     @property
     def reached(self) -> int:
-        """The topic sequence number after the last message that was published."""
-        return self._relay.reached(self._log_name)
+        """The topic sequence number after the last message that was published, at first that of the first message."""
+        reached = self._relay.reached(self._log_name)
+        return self._source.options.initial_sequence_number if reached is None else reached
 
     @property
     def is_idle(self) -> bool:
