@@ -170,7 +170,7 @@ class AttachedSource(Source):
         lib.um_publication_hold(self._handle, True)
 
     def update_request(self, fields: dict[str, Any]) -> None:
-        """The session on the network begins with the next message, if its number must be kept there."""
+        """With Stores, the next session on the network begins with the number of the next message."""
         if self._stored is not None:
             fields["options"]["initial_sequence_number"] = str(self._next_number())
 
@@ -250,7 +250,7 @@ class AttachedSource(Source):
         return int(publication_counters(self._publication)["fragments_sent"] or 0) % 2**32
 
     def _next_number(self) -> int:
-        """Return the number of the next message, while none is sent."""
+        """Return the number of the next message. Valid while sends are held."""
         return (self.options.initial_sequence_number + self._sent()) % 2**32
 
     def _state(self) -> SourceState:

@@ -36,7 +36,7 @@ class PersistentReceiver(Receiver):
         ```
     """
 
-    # No __slots__: that through a driver has two bases.
+    # No __slots__, because AttachedPersistentReceiver has two bases.
 
     def __init__(
         self,
