@@ -416,13 +416,14 @@ class AttachedReceiver(Receiver):
         self,
         engine: Engine,
         resolver: Resolver,
-        driver: DriverClient,
-        recovery: RecoveryService,
         topic: str,
         options: ReceiverOptions,
         on_message: Callable[[Event], None] | None,
         queue: EventQueue | None,
-        takes_group: Callable[[str], bool] | None,
+        takes_group: Callable[[str], bool] | None = None,
+        *,
+        driver: DriverClient,
+        recovery: RecoveryService,
     ) -> None:
         """Open the receiver and have the driver receive the topic."""
         self._driver = driver
@@ -433,7 +434,6 @@ class AttachedReceiver(Receiver):
         """Logs that a former driver announced, and the present one has not announced."""
         self._number = 0
         super().__init__(engine, resolver, topic, options, on_message, queue, takes_group)
-        self._register()
         # For wildcard receivers and NoSource. The driver looks for sources by itself.
         self._resolver.query(topic, options)
         try:
@@ -443,9 +443,6 @@ class AttachedReceiver(Receiver):
         except BaseException:
             self.close()
             raise
-
-    def _register(self) -> None:
-        """Register at the Stores of sources that are found from now on."""
 
     # ---- what the driver sends, and its end; on the client's thread ----
 

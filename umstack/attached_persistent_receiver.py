@@ -7,63 +7,28 @@ Stores agree where it begins.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 from umstack._core import ffi
 from umstack._engine.core_address import UNKNOWN_IP
 from umstack._engine.endpoint import Endpoint
-from umstack._engine.engine import Engine
 from umstack._engine.host_identity import host_id
 from umstack._engine.receiver_sessions import receiver_session_config
 from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.transport_address import LbtipcAddress
 from umstack.attached import AttachedReceiver
-from umstack.config import ReceiverOptions
-from umstack.driver import DriverClient, SharedLog
+from umstack.driver import SharedLog
 from umstack.driver.protocol import session_of
 from umstack.errors import UmError
-from umstack.events import Event
 from umstack.foreign_text import displayed
-from umstack.persistence.registrations import ReceiverSession, StoredSource, StoreRegistrations
+from umstack.persistence.registrations import StoredSource
 from umstack.persistent_receiver import PersistentReceiver
-from umstack.recovery import RecoveryService
-from umstack.resolution import Resolver
 
 _log = logging.getLogger("umstack.driver")
 
 
 class AttachedPersistentReceiver(PersistentReceiver, AttachedReceiver):
     """A receiver with a session id whose topic a driver receives. Made by Context.receiver()."""
-
-    def __init__(
-        self,
-        through: tuple[DriverClient, RecoveryService],
-        engine: Engine,
-        resolver: Resolver,
-        registrations: StoreRegistrations,
-        topic: str,
-        options: ReceiverOptions,
-        session: ReceiverSession,
-        on_message: Callable[[Event], None] | None,
-    ) -> None:
-        """Open the receiver, and have the driver receive the topic; this process registers at the Stores."""
-        self._through = through
-        PersistentReceiver.__init__(
-            self, engine, resolver, registrations, topic, options, session, on_message
-        )
-
-    def _open(
-        self,
-        engine: Engine,
-        resolver: Resolver,
-        topic: str,
-        options: ReceiverOptions,
-        on_message: Callable[[Event], None] | None,
-    ) -> None:
-        AttachedReceiver.__init__(
-            self, engine, resolver, *self._through, topic, options, on_message, None, None
-        )
 
     def _map_registered(self, name: str, log: SharedLog, stores: tuple[Endpoint, ...]) -> bool:
         address = LbtipcAddress(host_id(), log.session_id, log.transport_id)

@@ -522,13 +522,12 @@ class Context(AsyncClosing):
             if session_id is None:
                 return self._make_receiver(topic, on_message, queue, takes_group, chosen)
             session = ReceiverSession(session_id_of(session_id), None if first is None else first.sqn)
-            services = self._engine, self._resolver, self._registrations
+            named = self._engine, self._resolver, self._registrations, topic, chosen, session, on_message
             if self._driver is not None:
                 from umstack.attached_persistent_receiver import AttachedPersistentReceiver
 
-                through = self._driver, self._recovery
-                return AttachedPersistentReceiver(through, *services, topic, chosen, session, on_message)
-            receiver = PersistentReceiver(*services, topic, chosen, session, on_message)
+                return AttachedPersistentReceiver(*named, driver=self._driver, recovery=self._recovery)
+            receiver = PersistentReceiver(*named)
             self._resolver.query(topic, chosen)
             return receiver
 
@@ -545,12 +544,12 @@ class Context(AsyncClosing):
                 f"receiver {topic!r}: its event queue is another context's",
                 hint="make one with this context's event_queue()",
             )
+        named = self._engine, self._resolver, topic, chosen, on_message, queue, takes_group
         if self._driver is not None:
             from umstack.attached import AttachedReceiver
 
-            services = self._engine, self._resolver, self._driver, self._recovery
-            return AttachedReceiver(*services, topic, chosen, on_message, queue, takes_group)
-        receiver = Receiver(self._engine, self._resolver, topic, chosen, on_message, queue, takes_group)
+            return AttachedReceiver(*named, driver=self._driver, recovery=self._recovery)
+        receiver = Receiver(*named)
         self._resolver.query(topic, chosen)
         return receiver
 

@@ -47,8 +47,9 @@ class PersistentReceiver(Receiver):
         options: ReceiverOptions,
         session: ReceiverSession,
         on_message: Callable[[Event], None] | None,
+        **through: Any,
     ) -> None:
-        """Open the receiver; called by Context.receiver()."""
+        """Open the receiver; called by Context.receiver(). `through` has what AttachedReceiver needs in addition."""
         if options.ordered_delivery != 1:
             raise OptionError(
                 f"receiver {topic!r} has a session id and ordered_delivery {options.ordered_delivery}",
@@ -66,21 +67,9 @@ class PersistentReceiver(Receiver):
             is_confirming=options.ume_allow_confirmed_delivery,
         )
         wrapped = on_message and self._acknowledging(on_message)
-        self._open(engine, resolver, topic, replace(options, use_otr=1), wrapped)
-
-    def _open(
-        self,
-        engine: Engine,
-        resolver: Resolver,
-        topic: str,
-        options: ReceiverOptions,
-        on_message: Callable[[Event], None] | None,
-    ) -> None:
-        super().__init__(engine, resolver, topic, options, on_message, None)
-        self._register()
+        super().__init__(engine, resolver, topic, replace(options, use_otr=1), wrapped, None, **through)
 
     def _register(self) -> None:
-        """Register at the Stores of sources that are found from now on."""
         self._registrations.add_receiver(self._subscription, self._session)
 
     def _acknowledging(self, on_message: Callable[[Event], None]) -> Callable[[Event], None]:

@@ -72,8 +72,12 @@ class Receiver(Reader):
         except BaseException:
             self._close_own_queue()
             raise
+        self._register()
         engine.registry.add(self, self._subscription, queue, topic)
         self._start_dispatch()
+
+    def _register(self) -> None:
+        """Register at the Stores of sources, which may be found from now on."""
 
     # Reading
 

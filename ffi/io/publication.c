@@ -87,11 +87,6 @@ void um_publication_free(um_publication *publication)
 /* ---- waiting ---- */
 
 /* Returns true for results after which a publisher may wait and try again. */
-static bool is_held_back(int64_t result)
-{
-    return result == UM_BACK_PRESSURED || result == UM_NOT_CONNECTED || result == UM_RATE_LIMITED;
-}
-
 /* Waits while the context's thread runs the loop, or runs it here in sequential mode. Without a lock. */
 static void wait_between_attempts(um_reactor *reactor)
 {
@@ -217,7 +212,7 @@ static int64_t send_one(um_publication *publication, const char *data, uint32_t 
         int64_t result = um_source_send(&publication->core, (const uint8_t *)data, length, flags, now_ns, &actions);
         if (actions != 0)
             after_publishing(publication, actions, (flags & UM_SEND_FLUSH) || result < 0);
-        if (UM_LIKELY(!is_held_back(result)) || !wait_held_back(publication, &wait, now_ns))
+        if (UM_LIKELY(!um_is_held_back(result)) || !wait_held_back(publication, &wait, now_ns))
             return result;
     }
 }
@@ -255,7 +250,7 @@ static int64_t send_with(um_publication *publication, const char *data, uint32_t
                                  : um_source_send_with(core, bytes, length, extras, flags, now_ns, &actions);
         if (actions != 0)
             after_publishing(publication, actions, (flags & UM_SEND_FLUSH) || result < 0);
-    } while (is_held_back(result) && wait_held_back(publication, &wait, now_ns));
+    } while (um_is_held_back(result) && wait_held_back(publication, &wait, now_ns));
     if (result >= 0)
         note_length(publication, length);
     um_gate_leave(&publication->gate);
@@ -295,7 +290,7 @@ int64_t um_publication_leave_out(um_publication *publication, uint32_t next_sqn,
     do {
         now_ns = um_clock_ns();
         result = announce(publication, now_ns);
-    } while (is_held_back(result) && wait_held_back(publication, &wait, now_ns));
+    } while (um_is_held_back(result) && wait_held_back(publication, &wait, now_ns));
     um_gate_leave(&publication->gate);
     return result;
 }
@@ -376,7 +371,7 @@ static int64_t send_many(um_publication *publication, const char *data, const ui
         if (result >= 0) {
             done += (uint32_t)result;
             data += lengths ? batch.done_bytes : 0;
-        } else if (!is_held_back(result) || !wait_held_back(publication, &wait, batch.now_ns)) {
+        } else if (!um_is_held_back(result) || !wait_held_back(publication, &wait, batch.now_ns)) {
             break;
         }
     }
@@ -418,7 +413,7 @@ static int claim(um_publication *publication, uint32_t length, um_source_claim *
         int result = um_source_claim_begin(&publication->core, length, claim);
         if (result != 0)
             um_sender_run(&publication->session->sender, now_ns);
-        if (!is_held_back(result) || !wait_held_back(publication, &wait, now_ns))
+        if (!um_is_held_back(result) || !wait_held_back(publication, &wait, now_ns))
             return result;
     }
 }

@@ -17,4 +17,10 @@ struct um_publication {
     size_t retention_bytes;
 };
 
+/* Returns true for the result of a send that may succeed later. */
+static inline bool um_is_held_back(int64_t result)
+{
+    return result == UM_BACK_PRESSURED || result == UM_NOT_CONNECTED || result == UM_RATE_LIMITED;
+}
+
 #endif

@@ -53,8 +53,8 @@ struct um_reactor {
 };
 
 /* CONNECTING: a receiving connection being made. CONTROL: the control socket of an attached LBT-IPC connection, whose
- * eventfd is the GROUP. STREAM: a connection of a source session over TCP or LBT-IPC, or its
- * listening socket. OUTSIDE: a descriptor of the thread that runs the loop. */
+ * eventfd is the GROUP. STREAM: a connection of a source session over TCP or LBT-IPC, or its listening socket. OUTSIDE:
+ * a descriptor of the thread that runs the loop. */
 enum um_watch_kind {
     UM_WATCH_WAKE,
     UM_WATCH_GROUP,

@@ -7,8 +7,8 @@
 
 enum {
     ROWS_PER_TAKE = 4096,
-    PUBLICATION_WAIT_NS = 100000000,
-    HELD_WAIT_NS = 50000, /* between attempts of a relay that a publication holds back, on a shared thread */
+    PUBLICATION_WAIT_NS = 100000000, /* for one that holds the relay back, before its owner may end it */
+    HELD_WAIT_NS = 50000,            /* between attempts of a relay that a publication holds back, on a shared thread */
 };
 
 typedef struct relay_target {
@@ -198,11 +198,6 @@ static int64_t send_row(um_relay *relay, um_publication *publication, int64_t ti
                : um_publication_send_with(publication, (const char *)data, length, &extras, 0, timeout_ns);
 }
 
-static bool is_held_back(int64_t result)
-{
-    return result == UM_BACK_PRESSURED || result == UM_NOT_CONNECTED || result == UM_RATE_LIMITED;
-}
-
 static bool is_loss(uint32_t kind)
 {
     return kind == UM_ROW_UNRECOVERABLE_LOSS || kind == UM_ROW_BURST_LOSS;
@@ -227,7 +222,7 @@ static bool leave_gap(um_relay *relay, um_publication *publication, int64_t time
         return true;
     flush(relay); /* so that the announcement has a datagram of its own */
     uint32_t next_sqn = relay->rows.block->sequence_numbers[relay->rows.first] + 1;
-    return !is_held_back(um_publication_leave_out(publication, next_sqn, timeout_ns));
+    return !um_is_held_back(um_publication_leave_out(publication, next_sqn, timeout_ns));
 }
 
 /* Sends messages from the first row on. Returns false if the publication still refuses the first. */
@@ -240,7 +235,7 @@ static bool send_messages(um_relay *relay, relay_target *target, uint32_t source
     relay->dirty = publication;
     uint32_t run = plain_run(relay, publication, source);
     int64_t result = run > 0 ? send_run(relay, publication, run, timeout_ns) : send_row(relay, publication, timeout_ns);
-    if (is_held_back(result) || (result < 0 && !leave_gap(relay, publication, timeout_ns)))
+    if (um_is_held_back(result) || (result < 0 && !leave_gap(relay, publication, timeout_ns)))
         return false;
     uint32_t done = run > 0 && result > 0 ? (uint32_t)result : 1;
     uint32_t first = relay->rows.first, last = first + done - 1;

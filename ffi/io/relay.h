@@ -62,9 +62,7 @@ int um_relays_run(um_context *context, um_relay *const *relays, uint32_t count, 
                   uint32_t *source);
 /* Makes um_relays_run end when the descriptor is readable. It is watched until it is closed. */
 int um_relays_watch(um_context *context, int fd);
-/* Returns the topic sequence number after the last message of the source that was moved, or reported lost; -1: none
- * was.
- */
+/* Returns the topic sequence number after the last message of the source that was moved or reported lost; -1: none. */
 int64_t um_relay_reached(const um_relay *relay, uint32_t source);
 /* Returns true while messages wait for a publication. Any thread. */
 bool um_relay_is_held(const um_relay *relay);

@@ -48,17 +48,23 @@ def _send_apart(context: Context, source: Source, messages: tuple[bytes, ...]) -
     def sent() -> int:
         return sum(one["msgs_sent"] for one in network_context(context).stats()["source_transports"])
 
-    for data in messages:
+    def send(data: bytes) -> None:
         before = sent()
         source.send(data, flush=True)
-        wait_for(lambda before=before: sent() > before, "the datagram")  # type: ignore[misc]
+        wait_for(lambda: sent() > before, "the datagram")
+
+    for data in messages:
+        send(data)
 
 
 def test_a_longer_datagram_is_dropped_counted_and_lost(publisher: Context) -> None:
     """UX-26: a datagram that is too long yields a loss event in its place; its NAKs end when its repair arrives."""
     with open_context(transport_lbtrm_receiver_datagram_max_size=1000) as subscriber:
-        options = {"transport_lbtrm_nak_generation_interval": 400, "delivery_control_loss_check_interval": 50}
-        receiver = subscriber.receiver("topic", **options)  # type: ignore[call-overload]
+        options: dict[str, Any] = {
+            "transport_lbtrm_nak_generation_interval": 400,
+            "delivery_control_loss_check_interval": 50,
+        }
+        receiver = subscriber.receiver("topic", **options)
         source = publisher.source("topic", flow_control="min")
         source.wait_connected(timeout=SECONDS)
         receiver.wait_connected(timeout=SECONDS)
@@ -77,8 +83,11 @@ def test_a_longer_datagram_is_dropped_counted_and_lost(publisher: Context) -> No
 def test_the_last_message_is_lost_with_an_event_too(publisher: Context) -> None:
     """UX-26: the session message reveals the tail loss."""
     with open_context(transport_lbtrm_receiver_datagram_max_size=1000) as subscriber:
-        options = {"transport_lbtrm_nak_generation_interval": 400, "delivery_control_loss_check_interval": 50}
-        receiver = subscriber.receiver("topic", **options)  # type: ignore[call-overload]
+        options: dict[str, Any] = {
+            "transport_lbtrm_nak_generation_interval": 400,
+            "delivery_control_loss_check_interval": 50,
+        }
+        receiver = subscriber.receiver("topic", **options)
         source = publisher.source(
             "topic", flow_control="min", transport_topic_sequence_number_info_interval=100
         )
